@@ -22,7 +22,7 @@ from surehand.activities.effects.prepare import scope_problem
 from surehand.activities.ledger.approvals import standing as standing_rows
 from surehand.activities.ledger.approvals.standing import Listed
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.people.principals import Change, Kind, Principal
+from surehand.activities.ledger.people.principals import Change, Deputy, Kind, Principal
 from surehand.activities.ledger.people.signatures import BadKey, PublicKey, read_key_file
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.settings import Settings
@@ -75,6 +75,20 @@ class PrincipalHistory(Shape):
     """``principal list --history``, oldest first."""
 
     changes: list[Change]
+
+
+class DeputyList(Shape):
+    """``principal deputies``, oldest first."""
+
+    deputies: list[Deputy]
+
+
+class DeputyChanged(Shape):
+    """``principal name-deputy`` and ``revoke-deputy``."""
+
+    deputy: Deputy
+    changed: bool
+    """False: it was revoked already."""
 
 
 class NewKey(Shape):
@@ -297,6 +311,73 @@ async def list_principals(
     return Reply(PrincipalList(principals=found), table_or(columns, rows, nothing))
 
 
+async def name_deputy(
+    caller: options.Actor,
+    name: Name,
+    deputy: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose votes count in that one's place.")
+    ],
+    until: Annotated[str, typer.Option(metavar="T", help="Until when: 14d, or a time.")],
+    tool: Annotated[
+        list[str] | None, typer.Option(metavar="TOOL", help="Only calls of this tool.")
+    ] = None,
+    most: Annotated[
+        str | None,
+        typer.Option(metavar="PARAM=N", help="Only calls whose param is at most that."),
+    ] = None,
+) -> Reply:
+    """Let somebody vote in a principal's place, for a time. Both names are kept.
+
+    Example: surehand principal name-deputy ana --deputy bob --until 14d --most amount=500
+    """
+    check_name(name)
+    check_name(deputy)
+    end, actor = parse_until(until, datetime.now(UTC)), caller.settings.user
+    amount = None if most is None else parse_total(most, "--most")
+    async with administration(caller.tenant) as tx:
+        named = [
+            principals.name_deputy(tx, name, deputy, end, actor, tool=one, amount=amount)
+            for one in (list(dict.fromkeys(tool)) if tool else [None])
+        ]
+    lines = [f"{one.deputy_id}: {_deputy_line(one)}" for one in named]
+    return Reply(DeputyList(deputies=named), lines)
+
+
+async def revoke_deputy(
+    caller: options.Actor,
+    deputy_id: Annotated[str, typer.Argument(metavar="ID", help="As `deputies` lists it.")],
+) -> Reply:
+    """Let a deputy's votes count no more, also those that no call has used yet.
+
+    Example: surehand principal revoke-deputy de-...
+    """
+    async with administration(caller.tenant) as tx:
+        found, changed = principals.revoke_deputy(tx, deputy_id, caller.settings.user)
+    said = "revoked" if changed else "was revoked already"
+    return Reply(DeputyChanged(deputy=found, changed=changed), f"{deputy_id}: {said}")
+
+
+async def list_deputies(caller: options.Onlooker) -> Reply:
+    """Show who may vote in whose place, for which calls, and until when.
+
+    Example: surehand principal deputies
+    """
+    async with ledger_of(read_settings()) as ledger:
+        found = await ledger.transact(caller.tenant, principals.read_deputies)
+    rows = [
+        [one.deputy_id, _deputy_line(one), one.named_by, "revoked" if one.revoked else ""]
+        for one in found
+    ]
+    columns = ("id", "deputy", "named by", "state")
+    return Reply(DeputyList(deputies=found), table_or(columns, rows, "No deputies"))
+
+
+def _deputy_line(one: Deputy) -> str:
+    calls = "all calls" if one.tool is None else f"calls of {one.tool}"
+    limit = "" if one.most is None else f" with {one.amount_of} up to {one.most}"
+    return f"{one.deputy} for {one.principal}, {calls}{limit}, until {shown_time(one.until)}"
+
+
 def make_key_pair(
     caller: options.Actor,
     file: Annotated[
@@ -380,12 +461,13 @@ def parse_until(text: str, now: datetime) -> datetime:
     return until
 
 
-def parse_total(text: str) -> tuple[str, str]:
+def parse_total(text: str, option: str = "--total") -> tuple[str, str]:
     """Return the param and the limit of ``amount=500``."""
     path, equals, limit = text.partition("=")
+    most_of = "its sum" if option == "--total" else "it"
     if not equals or not re.fullmatch(PATH_FORM, path) or not re.fullmatch(DECIMAL_FORM, limit):
         raise WrongUse(
-            f"--total {text[:60]!r}: write a param and the most its sum may come to, such as"
+            f"{option} {text[:60]!r}: write a param and the most {most_of} may come to, such as"
             " amount=500 or order.amount=99.50"
         )
     return path, limit

@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from starlette.requests import Request
 from starlette.responses import Response
 
-from surehand.activities.ledger.approvals.votes import fold_name, needs_of
+from surehand.activities.ledger.approvals.votes import fold_name, label_vote, needs_of
 from surehand.activities.ledger.approvals.waiting import (
     DECIMAL,
     ListPlace,
@@ -216,7 +216,10 @@ class Viewed(NamedTuple):
     def standing(self) -> dict[str, Any]:
         """Return what of a request changes while somebody looks at it."""
         one = self.one
-        votes = [said["approver"] + _mark(said["verified"]) for said in self._yeses()]
+        votes = [
+            label_vote(said["approver"], None, said["deputy_for"]) + _mark(said["verified"])
+            for said in self._yeses()
+        ]
         votes += one.standing
         return {
             "state": self._state(),

@@ -255,7 +255,7 @@ class ApprovalsServer:
         part = PagePart.of(request)
 
         def look(tx: Transaction) -> tuple[WaitingPage, Principal, list[str], Counter[str], int]:
-            person = principals.find_principals(tx, [me])[me]
+            person = principals.find_voter(tx, me)
             tools = [group.tool for group in list_groups(tx)]
             elsewhere = (
                 waiting_for_others(tx, person.roles, ON_A_PAGE) if part.mine else Counter[str]()
@@ -288,7 +288,7 @@ class ApprovalsServer:
         part = replace(PagePart.of(request), search=None)
 
         def look(tx: Transaction) -> list[Any]:
-            rows = part.look(tx, principals.find_principals(tx, [me])[me]).rows
+            rows = part.look(tx, principals.find_voter(tx, me)).rows
             return [[row["approval_id"], *row["voters"]] for row in rows]
 
         return self._follow(request, me, lambda: self._ledger.transact(self._tenant, look))
@@ -502,7 +502,7 @@ def _not_delivered(error: SurehandError) -> Response:
 
 
 def _person(tx: Transaction, name: str) -> tuple[Principal, list[Key]]:
-    person = principals.find_principals(tx, [name])[name]
+    person = principals.find_voter(tx, name)
     keys = [principals.find_key(tx, kid) for kid in person.keys]
     return person, [key for key in keys if key is not None]
 

@@ -19,7 +19,8 @@ REVOKE UPDATE ON approvals FROM surehand_worker;
 GRANT UPDATE (state, decided_by, verified, consumed_entry, consumed_generation, remind_ms)
     ON approvals TO surehand_worker;
 -- Who may decide and sign is an administrator's to say: a worker that is taken over grants nothing.
-REVOKE INSERT, UPDATE ON principals, grants, principal_keys, principal_changes FROM surehand_worker;
+REVOKE INSERT, UPDATE ON principals, grants, principal_keys, principal_changes, deputies
+    FROM surehand_worker;
 -- So is what is approved in advance. Its uses are counted by the workers, and given back, not changed.
 REVOKE INSERT, UPDATE ON standing_approvals FROM surehand_worker;
 REVOKE UPDATE ON standing_uses FROM surehand_worker;

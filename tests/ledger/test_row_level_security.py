@@ -44,6 +44,7 @@ PEOPLE = [
     "grants",
     "principal_keys",
     "principal_changes",
+    "deputies",
     "quotas",
     "standing_approvals",
     "retentions",

@@ -105,6 +105,7 @@ def _record_decision(
     row: Mapping[str, Any] | None,
     proof: Proof,
     edited: Edited | None,
+    deputy_for: str | None = None,
 ) -> None:
     """Write down a delivery, its verdict and what proves it."""
     decision = asked.decision
@@ -123,6 +124,7 @@ def _record_decision(
             kid=proof.kid,
             nonce=proof.claims.jti if proof.claims else None,
             at_ms=tx.now_ms,
+            deputy_for=deputy_for,
         )
     )
     accepted = verdict.code is VerdictCode.ACCEPTED
@@ -134,6 +136,7 @@ def _record_decision(
         approval_id=verdict.approval_id,
         outcome=decision.outcome.value if decision else None,
         approver=decision.approver if decision else None,
+        deputy_for=deputy_for,
         verified=verdict.verified,
         proof=proof.assurance.value,
         kid=proof.kid,
@@ -160,6 +163,7 @@ class _Counts:
     state: ApprovalState
     message: str
     verified: bool
+    vote: Vote
     edited: Edited | None = None
 
 
@@ -212,11 +216,12 @@ def verify_decision(
         code, message = counts
     told = {"code": code, "message": message, "state": state, "verified": proof.verified}
     verdict = verdict.model_copy(update=told)
-    _record_decision(tx, asked, verdict, row, proof, edited)
+    deputy_for = counts.vote.deputy_for if isinstance(counts, _Counts) else None
+    _record_decision(tx, asked, verdict, row, proof, edited, deputy_for)
     if isinstance(counts, _Counts) and counts.state is not ApprovalState.PENDING:
         assert row is not None, "nothing else can count"
         edited_hash = edited.params_hash if edited else None
-        by, verified = decision.approver, counts.verified
+        by, verified = vote_rows.shorten_label(counts.vote), counts.verified
         vote_rows.settle_request(
             tx, row, counts.state, by, verified=verified, edited_hash=edited_hash
         )
@@ -309,21 +314,23 @@ def _weigh_decision(
         return VerdictCode.FOUR_EYES, unknown
     people = principals.find_principals(tx, [decision.approver])
     vote = Vote(decision.approver, people[decision.approver].roles)
-    refused = vote_rows.refuse_vote(
-        requirements, vote, vote_rows.find_requesters(tx, row, requirements)
-    )
+    asked_by = vote_rows.find_requesters(tx, row, requirements)
+    refused = vote_rows.refuse_vote(requirements, vote, asked_by)
+    if refused is not None and refused[0] is VerdictCode.NOT_PERMITTED:
+        vote = vote_rows.vote_as_deputy(tx, row, vote, requirements, asked_by)
+        refused = vote_rows.refuse_vote(requirements, vote, asked_by)
     if refused is not None:
         return refused
     match decision.outcome:
         case DecisionOutcome.REJECT:
-            message = f"rejected by {decision.approver}"
-            return _Counts(ApprovalState.REJECTED, message, found.verified)
+            message = f"rejected by {vote.label}"
+            return _Counts(ApprovalState.REJECTED, message, found.verified, vote)
         case DecisionOutcome.EDIT:
             edited = _validate_edit(tx, decision, row, vote, check_edit)
             if not isinstance(edited, Edited):
                 return edited
             message = f"edited by {decision.approver}"
-            return _Counts(ApprovalState.SUPERSEDED, message, found.verified, edited)
+            return _Counts(ApprovalState.SUPERSEDED, message, found.verified, vote, edited)
         case DecisionOutcome.APPROVE:
             return _with_vote(tx, row, vote, found, assurance, covers)
 
@@ -358,7 +365,7 @@ def _count_votes(
     needs = needs_of(row)
     in_advance = partial(covers, row) if needs.standing else None
     about = (row["approval_id"], recorded, assurance)
-    votes = vote_rows.votes_now(tx, *about, in_advance=in_advance)
+    votes = vote_rows.votes_now(tx, *about, in_advance=in_advance, call=row)
     votes += [] if another is None else [another]
     asked_by = vote_rows.find_requesters(tx, row, needs.requirements)
     return votes, vote_rows.missing_votes(needs.requirements, votes, asked_by)
@@ -380,12 +387,17 @@ def _with_vote(
     voted = {fold_name(name) for name in (*in_person, *(one.approver for one in votes[:-1]))}
     if fold_name(vote.approver) in voted:
         return VerdictCode.ALREADY_VOTED, f"{vote.approver} counts once"
+    if vote.deputy_for is not None and fold_name(vote.deputy_for) in {
+        *voted,
+        *(fold_name(one.deputy_for) for one in votes[:-1] if one.deputy_for is not None),
+    }:
+        return VerdictCode.ALREADY_VOTED, f"{vote.deputy_for} counts once"
     if lacking is not None:
-        message = f"approved by {vote.approver}; so far {lacking}"
-        return _Counts(ApprovalState.PENDING, message, proof.verified)
+        message = f"approved by {vote.label}; so far {lacking}"
+        return _Counts(ApprovalState.PENDING, message, proof.verified, vote)
     verified = proof.verified and all(one["verified"] for one in recorded)
     message = f"approved by {', '.join(one.label for one in votes)}"
-    return _Counts(ApprovalState.APPROVED, message, verified)
+    return _Counts(ApprovalState.APPROVED, message, verified, vote)
 
 
 @dataclass(frozen=True)

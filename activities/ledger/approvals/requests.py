@@ -231,7 +231,8 @@ def _check_approval(
         # Whatever the row's state says: workers write that, and a no is never taken back.
         if one["outcome"] != DecisionOutcome.APPROVE:
             return ApprovalRefused(f"{named} does not hold: {one['outcome']} by {one['approver']}")
-    votes = vote_rows.votes_now(tx, call.approval_id, decided, assurance, in_advance=in_advance)
+    about = (call.approval_id, decided, assurance)
+    votes = vote_rows.votes_now(tx, *about, in_advance=in_advance, call=row)
     now = [one.escalated() if then.escalated_to else one for one in call.requirements]
     wanted = (*then.requirements, *now)
     lacking = vote_rows.unknown_requester(tx, call.run_id, wanted, assurance)

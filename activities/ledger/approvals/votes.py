@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
@@ -53,13 +53,33 @@ class Vote:
     roles: frozenset[str]
     standing_id: str | None = None
     """The standing approval that has voted: the person has not looked at this call."""
+    deputy_for: str | None = None
+    """In whose place it counts where the approver's own roles are not asked for."""
+    lent: frozenset[str] = frozenset()
+    """The roles which that person has."""
 
     @property
     def label(self) -> str:
         """How people are told whose yes it is."""
-        if self.standing_id is None:
-            return self.approver
-        return standing_label(self.approver, self.standing_id)
+        return label_vote(self.approver, self.standing_id, self.deputy_for)
+
+    def count_for(self, requirement: Requirement, excluded: Collection[str]) -> str | None:
+        """Return as whose yes it counts for a requirement, folded; ``None``: it does not."""
+        if fold_name(self.approver) in excluded:
+            return None
+        if _has_role(requirement.roles, self.roles):
+            return fold_name(self.approver)
+        if self.deputy_for is None or not _has_role(requirement.roles, self.lent):
+            return None
+        represented = fold_name(self.deputy_for)
+        return None if represented in excluded else represented
+
+
+def label_vote(approver: str, standing_id: str | None, deputy_for: str | None) -> str:
+    """Return how people are told whose yes it is; pure."""
+    if standing_id is not None:
+        return standing_label(approver, standing_id)
+    return approver if deputy_for is None else f"{approver} for {deputy_for}"
 
 
 def fold_name(name: str) -> str:
@@ -77,14 +97,40 @@ def refuse_vote(
     requirements: Sequence[Requirement], vote: Vote, requesters: Collection[str]
 ) -> Refusal | None:
     """Return why a person's decision can count for none of the requirements, or ``None``; pure."""
-    fitting = [r for r in requirements if _has_role(r.roles, vote.roles)]
-    if not fitting:
+    if not any(vote.count_for(requirement, ()) for requirement in requirements):
         wanted = sorted({role for r in requirements for role in r.roles})
         return VerdictCode.NOT_PERMITTED, f"{vote.approver} has no role {' or '.join(wanted)}"
-    if fold_name(vote.approver) in _not_counted(requirements, requesters):
-        why = "has asked for this call, or given its run a value"
-        return VerdictCode.FOUR_EYES, f"{vote.approver} {why}"
+    excluded = _not_counted(requirements, requesters)
+    if not any(vote.count_for(requirement, excluded) for requirement in requirements):
+        own = fold_name(vote.approver) in excluded or vote.deputy_for is None
+        who = vote.approver if own else vote.deputy_for
+        return VerdictCode.FOUR_EYES, f"{who} has asked for this call, or given its run a value"
     return None
+
+
+def vote_as_deputy(
+    tx: Transaction,
+    row: Mapping[str, Any],
+    vote: Vote,
+    requirements: Sequence[Requirement],
+    requesters: Collection[str],
+) -> Vote:
+    """Return somebody's vote in the place of a person whose deputy they are now for this call.
+
+    The same vote, if that helps nothing. What that person has by being a deputy is not lent on.
+    """
+    said = {
+        fold_name(one["deputy_for"] or one["approver"])
+        for one in accepted_decisions(tx, row["approval_id"])
+    }
+    found = principals.find_represented(tx, vote.approver, row)
+    people = principals.find_principals(tx, found)
+    # Those first who have not voted yet, by whomever.
+    for name in sorted(found, key=lambda name: fold_name(name) in said):
+        lent = replace(vote, deputy_for=name, lent=people[name].roles)
+        if refuse_vote(requirements, lent, requesters) is None:
+            return lent
+    return vote
 
 
 def roles_asked(requirements: Sequence[Requirement]) -> str:
@@ -176,6 +222,7 @@ def votes_now(
     assurance: Assurance,
     *,
     in_advance: Covers | None,
+    call: Mapping[str, Any] | None = None,
 ) -> list[Vote]:
     """Return the votes that stand now, of the decisions that were ``accepted``.
 
@@ -183,6 +230,8 @@ def votes_now(
     the end of a standing approval takes away those that it has given. Signatures are verified each
     time, as they are on record: a row without its own is no vote where votes have to be signed.
     ``in_advance`` judges each time which standing approvals cover the call; ``None``: none counts.
+    A deputy's vote counts in another one's place only if that holds now for ``call``, the row of
+    the request.
     """
     rows = [row for row in accepted if row["outcome"] == DecisionOutcome.APPROVE]
     people = principals.find_principals(tx, [row["approver"] for row in rows])
@@ -200,11 +249,20 @@ def votes_now(
             return assurance is Assurance.OPEN
         return why_unproven(tx, row, assurance) is None
 
-    return [
-        Vote(row["approver"], people[row["approver"]].roles, row["standing_id"])
-        for row in rows
-        if stands(row)
-    ]
+    def vote_of(row: Mapping[str, Any]) -> Vote:
+        vote = Vote(row["approver"], people[row["approver"]].roles, row["standing_id"])
+        name = None if call is None else row["deputy_for"]
+        if name is None or name not in principals.find_represented(tx, row["approver"], call):
+            return vote
+        roles = principals.find_principals(tx, [name])[name].roles
+        return replace(vote, deputy_for=name, lent=roles)
+
+    return [vote_of(row) for row in rows if stands(row)]
+
+
+def shorten_label(vote: Vote) -> str:
+    """Return whose yes or no it is, as a request's row has room for; pure."""
+    return vote.label if len(vote.label) <= _LONGEST_NAME else vote.approver
 
 
 def is_vote_of(row: Mapping[str, Any], found: Standing) -> bool:
@@ -217,11 +275,8 @@ def is_vote_of(row: Mapping[str, Any], found: Standing) -> bool:
 def _counted_people(
     requirement: Requirement, votes: Iterable[Vote], excluded: Collection[str]
 ) -> frozenset[str]:
-    return frozenset(
-        fold_name(vote.approver)
-        for vote in votes
-        if _has_role(requirement.roles, vote.roles) and fold_name(vote.approver) not in excluded
-    )
+    counted = (vote.count_for(requirement, excluded) for vote in votes)
+    return frozenset(one for one in counted if one is not None)
 
 
 def _has_role(wanted: Collection[str], held: frozenset[str]) -> bool:
@@ -293,12 +348,12 @@ class Voters:
 def find_voters(tx: Transaction, approval_id: str) -> Voters:
     """Return who has voted for a request, and which of them in advance."""
     said = decisions.c
-    columns = (said.approver, said.standing_id, said.verified, said.at_ms)
+    columns = (said.approver, said.standing_id, said.deputy_for, said.verified, said.at_ms)
     counted = {"verdict": VerdictCode.ACCEPTED.value, "outcome": DecisionOutcome.APPROVE.value}
     rows = tx.all(rows_of(decisions, *columns, approval_id=approval_id, **counted))
     rows.sort(key=lambda row: (row["at_ms"], row["standing_id"] or ""))
     told = [
-        (standing_label(row["approver"], id_) if (id_ := row["standing_id"]) else row["approver"])
+        label_vote(row["approver"], row["standing_id"], row["deputy_for"])
         + ("" if row["verified"] else " (unverified)")
         for row in rows
     ]

@@ -576,6 +576,8 @@ decisions = _table(
     Column("at_ms", BigInteger, nullable=False),
     # The standing approval that has voted in its granter's place.
     Column("standing_id", String(40)),
+    # In whose place a deputy has voted.
+    Column("deputy_for", String(200)),
     _check("verified_by_a_signature", "verified = (kid IS NOT NULL AND nonce IS NOT NULL)"),
     # G3: nobody counts twice for one request. Votes given in advance are counted by name with the
     # others; their own key is that of their use.
@@ -693,6 +695,29 @@ principal_changes = _table(
     Column("what", String(100), nullable=False),
     Column("actor", String(200), nullable=False),
     Column("at_ms", BigInteger, nullable=False),
+    _principal_reference(),
+)
+
+deputies = _table(
+    "deputies",
+    Column("deputy_id", String(40), primary_key=True),
+    Column("principal", String(200), nullable=False),
+    # Whose votes count in that one's place.
+    Column("deputy", String(200), nullable=False),
+    # NULL: calls of all tools.
+    Column("tool", String(120)),
+    # The param that is limited, and the most that it may be: a decimal as text.
+    Column("amount_of", String(200)),
+    Column("most", String(40)),
+    Column("until_ms", BigInteger, nullable=False),
+    Column("named_ms", BigInteger, nullable=False),
+    Column("named_by", String(200), nullable=False),
+    Column("revoked_ms", BigInteger),
+    Column("revoked_by", String(200)),
+    _check("amount_whole", "(amount_of IS NULL) = (most IS NULL)"),
+    _check("revoked_whole", "(revoked_ms IS NULL) = (revoked_by IS NULL)"),
+    _check("somebody_else", "deputy <> principal"),
+    _index("ix_deputies_deputy", "deputy"),
     _principal_reference(),
 )
 

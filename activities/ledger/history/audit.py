@@ -438,7 +438,8 @@ def _find_unproven_decision(
     if told is None:
         return Break(0, f"{what} counts in the ledger, but no event tells of it")
     body = told["body"]
-    if (body.get("approver"), bool(body.get("verified"))) != (row["approver"], row["verified"]):
+    told_of = (body.get("approver"), bool(body.get("verified")), body.get("deputy_for"))
+    if told_of != (row["approver"], row["verified"], row["deputy_for"]):
         return Break(told["seq"], f"{what} is another in the ledger's row")
     if asked is Assurance.OPEN and not row["verified"] and row["signature"] is None:
         return None

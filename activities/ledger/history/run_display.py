@@ -12,7 +12,12 @@ from typing import Any, Final
 
 from sqlalchemy import Table
 
-from surehand.activities.ledger.approvals.votes import find_requesters, find_voters, needs_of
+from surehand.activities.ledger.approvals.votes import (
+    find_requesters,
+    find_voters,
+    label_vote,
+    needs_of,
+)
 from surehand.activities.ledger.approvals.waiting import leave_sealed, without_sealed
 from surehand.activities.ledger.core.sealed import Erased
 from surehand.activities.ledger.core.statements import rows_of
@@ -92,6 +97,7 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
     said = rows_of(
         decisions,
         *("run_id", "approver", "outcome", "verdict", "message", "reason", "verified", "at_ms"),
+        "deputy_for",
         run_id=run_id,
         approval_id=approval_id,
         standing_id=None,
@@ -407,7 +413,7 @@ def _wait_for_settling(row: Mapping[str, Any]) -> base.Waiting:
 
 def _request_of(one: OneApproval) -> ApprovalRequest:
     yes = [
-        said["approver"]
+        label_vote(said["approver"], None, said["deputy_for"])
         for said in one.decisions
         if (said["outcome"], said["verdict"]) == ("approve", "accepted")
     ]

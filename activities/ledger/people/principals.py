@@ -8,8 +8,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import PlainSerializer
@@ -20,6 +21,7 @@ from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.core.tables import (
+    deputies,
     grants,
     principal_changes,
     principal_keys,
@@ -218,6 +220,121 @@ def _note_change(tx: Transaction, name: str, change: str, what: str, actor: str)
             at_ms=tx.now_ms,
         )
     )
+
+
+@dataclass(frozen=True)
+class Deputy:
+    """Somebody whose votes count in a principal's place."""
+
+    deputy_id: str
+    principal: str
+    deputy: str
+    tool: str | None
+    """Only for calls of this tool."""
+    amount_of: str | None
+    """The param that is limited."""
+    most: str | None
+    """The most that it may be: a decimal as text."""
+    until: datetime
+    named_by: str
+    revoked: bool
+
+
+def name_deputy(
+    tx: Transaction,
+    principal: str,
+    deputy: str,
+    until: datetime,
+    actor: str,
+    *,
+    tool: str | None = None,
+    amount: tuple[str, str] | None = None,
+) -> Deputy:
+    """Let somebody's votes count in a principal's place, for a time."""
+    _require_principal(tx, principal)
+    if not has_principal(tx, deputy):
+        raise PrincipalError(f"there is no principal {deputy!r}")
+    if deputy == principal:
+        raise PrincipalError(f"{deputy!r} cannot be a deputy of their own")
+    amount_of, most = amount or (None, None)
+    values = {
+        "deputy_id": f"de-{uuid.uuid4().hex[:12]}",
+        "principal": principal,
+        "deputy": deputy,
+        "tool": tool,
+        "amount_of": amount_of,
+        "most": most,
+        "until_ms": int(until.timestamp() * 1000),
+        "named_by": actor,
+    }
+    tx.execute(insert_row(deputies, named_ms=tx.now_ms, **values))
+    _note_change(tx, principal, "deputy_named", values["deputy_id"], actor)
+    return _read_deputy({**values, "revoked_ms": None})
+
+
+def revoke_deputy(tx: Transaction, deputy_id: str, actor: str) -> tuple[Deputy, bool]:
+    """Let a deputy's votes count no more; returns it, and whether that changed anything."""
+    _take_turn(tx)
+    row = tx.one(rows_of(deputies, deputy_id=deputy_id))
+    if row is None:
+        raise PrincipalError(f"there is no deputy {deputy_id!r}")
+    live = update_rows(deputies, deputy_id=deputy_id, revoked_ms=None)
+    changed = tx.execute(live.values(revoked_ms=tx.now_ms, revoked_by=actor))
+    if changed:
+        _note_change(tx, row["principal"], "deputy_revoked", deputy_id, actor)
+    return _read_deputy({**row, "revoked_ms": tx.now_ms}), bool(changed)
+
+
+def read_deputies(tx: Transaction) -> list[Deputy]:
+    """Return all deputies, oldest first, also those of the past."""
+    query = rows_of(deputies).order_by(deputies.c.named_ms, deputies.c.deputy_id)
+    return [_read_deputy(row) for row in tx.all(query)]
+
+
+def _read_deputy(row: Mapping[str, Any]) -> Deputy:
+    same = Deputy.__dataclass_fields__.keys() - {"until", "revoked"}
+    until = datetime.fromtimestamp(row["until_ms"] / 1000, UTC)
+    revoked = row["revoked_ms"] is not None
+    return Deputy(**{name: row[name] for name in same}, until=until, revoked=revoked)
+
+
+def find_represented(
+    tx: Transaction, deputy: str, call: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Return in whose place somebody may vote now, by name.
+
+    ``call`` is the row of a request, with its params; without it, at any call at all. A deputy of a
+    deputy is not among them.
+    """
+    live = rows_of(deputies, deputy=deputy, revoked_ms=None)
+    rows = tx.all(live.where(deputies.c.until_ms > tx.now_ms))
+    return sorted({row["principal"] for row in rows if call is None or _covers(row, call)})
+
+
+def find_voter(tx: Transaction, name: str) -> Principal:
+    """Return what somebody may do now, with the roles of those whose deputy they are."""
+    represented = find_represented(tx, name)
+    people = find_principals(tx, [name, *represented])
+    lent = (people[one].roles for one in represented)
+    return replace(people[name], roles=people[name].roles.union(*lent))
+
+
+def _covers(row: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
+    """Return whether a deputy may vote on a call: what cannot be read as an amount is too much."""
+    if row["tool"] not in (None, call["tool"]):
+        return False
+    if row["amount_of"] is None:
+        return True
+    value: Any = call["params"]
+    for name in row["amount_of"].split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return False
+    try:
+        amount = Decimal(value)
+    except InvalidOperation:
+        return False
+    return amount.is_finite() and 0 <= amount <= Decimal(row["most"])
 
 
 #: PostgreSQL's SQLSTATE insufficient_privilege.

@@ -31,6 +31,10 @@ KEPT: Final = {
         " needs, asked_of, assurance, secret, requested_ms, expires_ms",
         "consumed_entry, consumed_generation",
     ),
+    "deputies": (
+        "deputy_id, principal, deputy, tool, amount_of, most, until_ms, named_ms, named_by",
+        "revoked_ms, revoked_by",
+    ),
     "epochs": ("number, restored_to_ms, opened_ms, opened_by", "closed_ms, closed_by"),
     "halts": (
         "halt_id, tool, run_id, undo_too, reason, halted_by, halted_ms, needs",
