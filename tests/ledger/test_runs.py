@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from surehand.activities.effects.compensation import CompensationActivities
+from surehand.activities.effects.compensation import CompensationActivities, UndoAttempt
 from surehand.activities.ledger.core.store import RunNotFound
 from surehand.activities.ledger.core.tables import (
     approvals,
@@ -42,7 +42,7 @@ from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.base import RunState
-from surehand.workflows.contracts.effects import Compensate
+from surehand.workflows.contracts.effects import Compensate, CompensationReport
 from surehand.workflows.contracts.runs import CloseRun, OpenRun
 from tests.ledger.scene import LEASE, LEASE_OVER, OTHER_RUN, RUN, SETTLED, STEP, Scene
 
@@ -349,12 +349,10 @@ def test_what_is_done_for_a_run_from_outside_is_no_execution_of_it(scene: Scene)
     scene.committed(scene.call(execution=None))
 
 
-async def undoes_late(
-    scene: Scene, entry_id: str, run_id: str, toolbox: Toolbox | None = None, **more: Any
-) -> None:
+async def undoes_late(scene: Scene, entry_id: str, run_id: str, **more: Any) -> None:
     """Have the first execution of ``RUN`` undo an effect, as an activity that thaws."""
     context = WorkerContext(
-        *(scene.ledger, toolbox or Toolbox([]), scene.artifacts, Crash(), LEASE, LEASE / 3)
+        *(scene.ledger, Toolbox([]), scene.artifacts, Crash(), LEASE, LEASE / 3)
     )
     its = {"tenant": scene.tenant, "run_id": run_id, "step_id": STEP, "user": "ada"}
     asked = Compensate.model_validate({**its, "entry_id": entry_id, **more})
@@ -377,16 +375,19 @@ async def test_an_attempt_of_an_earlier_execution_undoes_nothing(scene: Scene) -
     assert scene.entry(made.entry_id).state == "committed"
 
 
-async def test_a_frozen_attempt_asks_nothing_of_a_later_life(scene: Scene) -> None:
-    made = scene.committed(scene.call(execution=FIRST))
+async def test_a_frozen_attempt_asks_nothing_of_a_later_life(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, ask = scene.committed(scene.call(execution=FIRST)), UndoAttempt._ask_human
 
-    class Freezing(Toolbox):
-        def get(self, name: str) -> None:
-            """Say that the tool is not there, long after it was asked for."""
-            goes_on_elsewhere(scene)
-            ends(scene, execution=SECOND)
+    async def ask_late(*asked: Any, **how: Any) -> CompensationReport:
+        """Ask about the tool that is not there, long after that was found out."""
+        goes_on_elsewhere(scene)
+        ends(scene, execution=SECOND)
+        return await ask(*asked, **how)
 
-    await undoes_late(scene, made.entry_id, RUN, Freezing([]))
+    monkeypatch.setattr(UndoAttempt, "_ask_human", ask_late)
+    await undoes_late(scene, made.entry_id, RUN)
 
     assert scene.rows(interventions) == []
     assert scene.entry(made.entry_id).state == "committed"

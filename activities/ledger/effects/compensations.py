@@ -215,18 +215,19 @@ def tell_preview(run_id: str, found: Iterable[Judged], more: int) -> Unwound:
     """Return in words what would be undone, in its order, and what not, and why."""
     told = Unwound(run_id=run_id, undone=[], left=[], more_left=more)
     for made, judged in found:
-        entry, asked = made.entry, None
+        entry = made.entry
+        asked: str | None = None
         step = entry.step_id if made.child is None else f"{entry.run_id}/{entry.step_id}"
         match judged:
             case ToUndo():
                 told = told.with_undone(step)
                 continue
-            case AskFirst(question=why) | Stays(reason=why):
-                pass
-            case Asked(_, asked, why):
-                pass
-            case NothingToUndo(why) | GivenUp(why):
-                pass
+            case AskFirst():
+                why = judged.question
+            case Asked():
+                asked, why = judged.intervention_id, judged.question
+            case Stays() | NothingToUndo() | GivenUp():
+                why = judged.reason
             case Held():
                 why = "an attempt is under way: it is waited for"
             case Doubtful():
