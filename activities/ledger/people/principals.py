@@ -257,8 +257,9 @@ def name_deputy(
     if deputy == principal:
         raise PrincipalError(f"{deputy!r} cannot be a deputy of their own")
     amount_of, most = amount or (None, None)
+    deputy_id = f"de-{uuid.uuid4().hex[:12]}"
     values = {
-        "deputy_id": f"de-{uuid.uuid4().hex[:12]}",
+        "deputy_id": deputy_id,
         "principal": principal,
         "deputy": deputy,
         "tool": tool,
@@ -268,7 +269,7 @@ def name_deputy(
         "named_by": actor,
     }
     tx.execute(insert_row(deputies, named_ms=tx.now_ms, **values))
-    _note_change(tx, principal, "deputy_named", values["deputy_id"], actor)
+    _note_change(tx, principal, "deputy_named", deputy_id, actor)
     return _read_deputy({**values, "revoked_ms": None})
 
 
