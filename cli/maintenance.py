@@ -408,6 +408,7 @@ _NOUNS: Final = (
     "leases",
     "compensations",
     "interventions",
+    "approvals",
     "checkpoint",
     "invariants",
 )
@@ -420,10 +421,16 @@ def _stats_lines(found: Stats) -> Lines:
         yield f"Epoch {found.epoch} is open: the ledger was restored"
     if any(found.halts.values()):
         yield f"Calls are halted ({_figure_text('halts', found.halts)}): {command('halts')}"
-    figures = found.model_dump(exclude={"invariants": {"broken"}})
+    by_person = ("asked_each_day", "decided_each_day")
+    figures = found.model_dump(exclude={"invariants": {"broken"}, "approvals": set(by_person)})
     yield Table(("what", "figures"), [[noun, _figure_text(noun, figures[noun])] for noun in _NOUNS])
     if found.checkpoint is None:
         yield "No latency of a checkpoint: `--probe N` measures it, once there is a run"
+    each_day = [getattr(found.approvals, name) for name in by_person]
+    if people := sorted({*each_day[0], *each_day[1]}):
+        rows = [[name, *(f"{one.get(name, 0):.3g}" for one in each_day)] for name in people]
+        yield ""
+        yield Table(("person", "asked a day", "decided a day"), rows)
     if found.retries:
         yield ""
         columns = [name.replace("_", " ") for name in Retried.model_fields]

@@ -198,6 +198,7 @@ LABELS: Final[Mapping[str, str]] = {
     "surehand_ledger_transaction": "`outcome`: `committed`, `rolled_back`, `unavailable`",
     "surehand_retry_delay": "`tool`, `failure_class`",
     "surehand_recovery": "`tool`; `by`: `worker`, `human`",
+    "surehand_decision": "`tool`; `outcome`: `approve`, `reject`, `edit`",
     "surehand_lease_wait": "`tool`; `reason`: `held`, `settling`, `resource`",
     "surehand_effects": "`tool`; `outcome`: `claimed`, `committed`, `failed`, `answered_no`,"
     " `in_doubt`, `replayed`, `refused`, `late_receipt`",
@@ -214,6 +215,8 @@ LABELS: Final[Mapping[str, str]] = {
     " `unrecorded`",
     "surehand_ledger_epoch": "",
     "surehand_halts": "`scope`: `tenant`, `tool`, `run`",
+    "surehand_approvals_waiting": "",
+    "surehand_approvals_age": "",
     "surehand_retention_age": "",
     "surehand_retention_failing": "",
 }

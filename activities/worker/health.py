@@ -20,6 +20,7 @@ import structlog
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from surehand.activities.ledger.approvals.waiting import measure_waiting
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.effects.epochs import current_epoch
 from surehand.activities.ledger.halts import SCOPES, count_halts
@@ -210,6 +211,9 @@ async def measure(ledger: Ledger, metrics: Metrics) -> None:
     for one in tenants:
         halts.update(await ledger.transact(one, count_halts))
     metrics.halts(halts)
+    waiting = [await ledger.transact(one, measure_waiting) for one in tenants]
+    oldest = timedelta(milliseconds=max(age_ms for _, age_ms in waiting))
+    metrics.approvals(sum(count for count, _ in waiting), oldest)
     rounds = [await ledger.transact(one, read_last_round) for one in tenants]
     metrics.retention([one for one in rounds if one is not None])
 

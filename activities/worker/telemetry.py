@@ -46,6 +46,7 @@ BUCKETS: Final[dict[str, tuple[float, ...]]] = {
     "surehand_ledger_transaction": TRANSACTION_BUCKETS,
     "surehand_retry_delay": WAIT_BUCKETS,
     "surehand_recovery": WAIT_BUCKETS,
+    "surehand_decision": WAIT_BUCKETS,
     "surehand_lease_wait": WAIT_BUCKETS,
 }
 
@@ -67,6 +68,7 @@ _SECONDS: Final = {
     "ledger_transaction": "Ledger transactions, by outcome",
     "retry_delay": "Pause before a failed call is tried again, by failure class",
     "recovery": "Time an outcome was missing until it was settled, and by whom",
+    "decision": "Time from a request to each decision that counted, by outcome",
     "lease_wait": "Pause of an attempt that found a lease held, by reason",
 }
 _COUNTS: Final = {
@@ -101,6 +103,12 @@ class Metrics:
         )
         self._halts = meter.create_gauge(
             "surehand_halts", "Halts that stand, of all tenants, by what they stop"
+        )
+        self._waiting = meter.create_gauge(
+            "surehand_approvals_waiting", "Requests for approval that wait, of all tenants"
+        )
+        self._oldest = meter.create_gauge(
+            "surehand_approvals_age", "Time since the oldest request that waits was made", "seconds"
         )
         self._age = meter.create_gauge(
             "surehand_retention_age",
@@ -150,6 +158,9 @@ class Metrics:
                 if type_ == "resource.acquired" and "waited_ms" in body:
                     waited = body["waited_ms"] / 1000
                     self._time("lease_wait", waited, tool=tool, reason="resource")
+            case "decision.accepted" if "waited_ms" in body:
+                waited, outcome = body["waited_ms"] / 1000, str(body["outcome"])
+                self._time("decision", waited, tool=tool, outcome=outcome)
             case "call.halted":
                 self._count("halted_calls", tool=tool)
             case "quota.exceeded":
@@ -183,6 +194,11 @@ class Metrics:
         """Say how many halts stand, by what they stop."""
         for scope, number in standing.items():
             self._halts.set(number, {"scope": scope})
+
+    def approvals(self, waiting: int, oldest: timedelta) -> None:
+        """Say how many requests wait, and how old the oldest is."""
+        self._waiting.set(waiting)
+        self._oldest.set(oldest // timedelta(seconds=1))
 
     def retention(self, rounds: Sequence[LastRound]) -> None:
         """Say how the tenants' last rounds of retention were; nothing, where there were none."""

@@ -73,6 +73,39 @@ async def test_whoever_is_told_gets_the_link_to_the_page_where_it_is_decided(sce
     assert told.page == f"https://approvals.example.com/approval?{urlencode({'id': REQUEST})}"
 
 
+async def test_of_a_flood_people_are_told_in_one_line_until_some_is_decided(
+    at_receiver: TenantOutbox,
+) -> None:
+    here, most = at_receiver, outbox_rows.MOST_TOLD
+    flood = [
+        here.scene.ask_approval(here.scene.call(key=f"k-{n}", step_id=f"s-{n}"))
+        for n in range(most + 3)
+    ]
+    other = here.scene.ask_approval(here.scene.call(key="o", step_id="o", tool="mail.send"))
+
+    await here.send()
+    await here.send()
+
+    kinds = Counter(kind for kind, _, _ in here.receiver.told)
+    assert kinds == {Kind.APPROVAL: most + 1, Kind.FLOOD: 1}
+    assert other.approval_id in [subject for _, subject, _ in here.receiver.told]
+    [line] = [one for one in here.receiver.got if one.kind == Kind.FLOOD]
+    assert line.title.endswith(
+        f"more than {most} calls of payments.refund wait for approval in run {RUN}"
+    )
+    assert line.commands[-1].endswith(" pending")
+
+    told = {subject for _, subject, _ in here.receiver.told}
+    first = next(one for one in flood if one.approval_id in told)
+    here.scene.decide(first)
+    await here.send(timedelta(minutes=2))
+    assert len(here.receiver.told) == most + 3
+    for one in flood:
+        here.scene.decide(one)
+    await here.send(timedelta(minutes=4))
+    assert len(here.receiver.told) == most + 3, "of what is decided nobody is told"
+
+
 def test_of_a_call_that_was_approved_in_advance_nobody_is_told(at_receiver: TenantOutbox) -> None:
     here = at_receiver
     granted(here.scene, "ann", when="amount <= 150", count=5)
@@ -232,7 +265,8 @@ async def test_several_workers_share_the_outbox_and_each_row_goes_to_one(scene: 
             await stack.enter_async_context(tenant_outbox(scene, receiver)) for _ in range(4)
         ]
         for number in range(count):
-            outboxes[0].scene.ask_approval(scene.call(step_id=f"s{number}", key=f"k{number}"))
+            own = {"step_id": f"s{number}", "key": f"k{number}", "tool": f"tool-{number}"}
+            outboxes[0].scene.ask_approval(scene.call(**own))
 
         sent = await asyncio.gather(*(one.send() for one in outboxes))
 

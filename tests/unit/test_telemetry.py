@@ -98,6 +98,8 @@ intervention.settled {rule: unknown, outcome: happened}
     interventions 1 {rule: unknown, outcome: happened}
 effect.uncompensated {}
     compensations 1 {outcome: uncompensated}
+decision.accepted {outcome: reject, waited_ms: 90000}
+    decision 90 {outcome: reject}
 resource.acquired {waited_ms: 1500}
     resources 1 {outcome: acquired}
     lease_wait 1.5 {reason: resource}
@@ -152,6 +154,15 @@ def test_an_epoch_and_rounds_of_retention_are_told_as_they_are(measured: Measure
     assert found["surehand_ledger_epoch"] == (2, {})
     assert found["surehand_retention_age"] == (3600, {})
     assert found["surehand_retention_failing"] == (2, {})
+
+
+def test_what_waits_for_approval_is_told_by_number_and_age(measured: Measured) -> None:
+    measured.metrics.approvals(3, timedelta(hours=1))
+
+    assert measured.seen() == {
+        "surehand_approvals_waiting": (3, {}),
+        "surehand_approvals_age": (3600, {}),
+    }
 
 
 def test_halts_that_stand_are_told_by_what_they_stop(measured: Measured) -> None:

@@ -142,6 +142,8 @@ def _record_decision(
         kid=proof.kid,
         reason=None if accepted else verdict.code.value,
         value_by=decision.approver if accepted and decision and _gives_value(decision) else None,
+        tool=row["tool"] if accepted and row else None,
+        waited_ms=max(0, tx.now_ms - row["requested_ms"]) if accepted and row else None,
     )
 
 

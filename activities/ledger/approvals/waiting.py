@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, literal_column, tuple_
+from sqlalchemy import ColumnElement, Select, func, literal_column, tuple_
 
 from surehand.activities.ledger.core.sealed import Erased, SealedValue
 from surehand.activities.ledger.core.statements import rows_of
@@ -146,6 +146,14 @@ def list_groups(tx: Transaction) -> list[Group]:
         found.append(Group(row["asked_of"], row["tool"]))
         row = tx.one(query.where(tuple_(*columns) > tuple_(*found[-1])))
     return found
+
+
+def measure_waiting(tx: Transaction) -> tuple[int, int]:
+    """Return how many requests wait, and for how many milliseconds the oldest does."""
+    columns = (func.count().label("n"), func.min(approvals.c.requested_ms).label("since"))
+    row = tx.one(rows_of(approvals, *columns).where(_WAITS))
+    assert row is not None
+    return row["n"], 0 if row["since"] is None else max(0, tx.now_ms - row["since"])
 
 
 def list_waiting(

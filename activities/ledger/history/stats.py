@@ -16,11 +16,13 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Select, Subquery, Table, case, func, or_, select
 
-from surehand.activities.ledger.core.statements import rows_of, update_rows
+from surehand.activities.ledger.core.statements import ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
 from surehand.activities.ledger.core.tables import (
     OPEN,
     WITHOUT_OUTCOME,
+    approvals,
+    decisions,
     effects,
     events,
     interventions,
@@ -31,7 +33,9 @@ from surehand.activities.ledger.effects.epochs import current_epoch
 from surehand.activities.ledger.halts import count_halts
 from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
 from surehand.activities.ledger.history.reads import chain_of, require_run
+from surehand.activities.ledger.people.principals import read_principals
 from surehand.activities.ledger.retention.hiding import is_deleted
+from surehand.workflows.contracts.approvals import ApprovalState, VerdictCode
 
 
 class Figures(BaseModel):
@@ -138,6 +142,22 @@ class InterventionFigures(Figures):
     """Now, whenever they were opened."""
 
 
+class ApprovalFigures(Figures):
+    """Requests for approval, and the people who decide them."""
+
+    decisions: int
+    time: Spread | None
+    """From the request to the decision of each person."""
+    waiting: int
+    """Now, whenever they were asked."""
+    oldest: float | None
+    """Seconds since the oldest of them was asked."""
+    asked_each_day: dict[str, float]
+    """By principal: requests for which their vote can count."""
+    decided_each_day: dict[str, float]
+    """By person: decisions that counted."""
+
+
 class Probe(Figures):
     """Write transactions that were made to measure them."""
 
@@ -174,6 +194,7 @@ class Stats(Figures):
     leases: Leases
     compensations: Compensations
     interventions: InterventionFigures
+    approvals: ApprovalFigures
     epoch: int | None
     """The epoch that is open: the ledger was restored."""
     halts: dict[str, int]
@@ -309,6 +330,7 @@ def read_stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
         recoveries = _read_recoveries(tx, scope, told)
         duplicates = _find_duplicates(tx, scope, told)
         retries = retries_of(tx, scope)
+        asked = _read_approvals(tx, scope)
         open_now = count_of(tx, scope.rows(interventions).where(interventions.c.state == OPEN))
     claims = told.of("effect.claimed")
     lost = told.lost()
@@ -332,6 +354,7 @@ def read_stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
             settled=told.of("intervention.settled"),
             open=open_now,
         ),
+        approvals=asked,
         epoch=None if epoch is None else epoch.number,
         halts=halts,
         checkpoint=_probe_writes(ledger, scope, probes) if probes else None,
@@ -434,6 +457,40 @@ def _find_duplicates(tx: Transaction, scope: StatsScope, told: _Told) -> Duplica
         keys=count_of(tx, twice),
         late_receipts=told.of("effect.late_receipt"),
         repeats_answered=told.of("effect.replayed"),
+    )
+
+
+def _read_approvals(tx: Transaction, scope: StatsScope) -> ApprovalFigures:
+    said, asked = decisions.c, approvals.c
+    counted = scope.rows(decisions, said.approver, said.at_ms, asked.requested_ms).where(
+        said.at_ms >= scope.since_ms,
+        said.verdict == VerdictCode.ACCEPTED.value,
+        said.standing_id.is_(None),
+    )
+    decided = tx.all(counted.join(approvals, ours(approvals, approval_id=said.approval_id)))
+    pending = scope.rows(
+        approvals, func.count().label("n"), func.min(asked.requested_ms).label("t")
+    )
+    [waiting] = tx.all(pending.where(asked.state == ApprovalState.PENDING.value))
+    groups = tx.all(
+        scope.rows(approvals, asked.asked_of, func.count().label("n"))
+        .where(asked.requested_ms >= scope.since_ms)
+        .group_by(asked.asked_of)
+    )
+    days = max(tx.now_ms - scope.since_ms, 1) / 86_400_000
+    questions, answers = Counter[str](), Counter(row["approver"] for row in decided)
+    for person in read_principals(tx):
+        roles = person.roles
+        for row in groups:
+            if not row["asked_of"] or not roles.isdisjoint(row["asked_of"].split()):
+                questions[person.name] += row["n"]
+    return ApprovalFigures(
+        decisions=len(decided),
+        time=Spread.of([max(0, row["at_ms"] - row["requested_ms"]) / 1000 for row in decided]),
+        waiting=waiting["n"],
+        oldest=None if waiting["t"] is None else max(0, tx.now_ms - waiting["t"]) / 1000,
+        asked_each_day={name: n / days for name, n in sorted(questions.items())},
+        decided_each_day={name: n / days for name, n in sorted(answers.items())},
     )
 
 

@@ -74,6 +74,7 @@ class Kind(StrEnum):
     UNCOMPENSATED = "effect.uncompensated"
     STOPPED = "run.stopped"
     WITHDRAWN = "effect.withdrawn"
+    FLOOD = "approvals.held_back"
 
 
 _TITLES: Final[dict[str, str]] = {
@@ -84,6 +85,7 @@ _TITLES: Final[dict[str, str]] = {
     Kind.UNCOMPENSATED: "Not undone",
     Kind.STOPPED: "Stopped from outside",
     Kind.WITHDRAWN: "Undone since",
+    Kind.FLOOD: "Many approvals needed",
 }
 
 
@@ -129,7 +131,8 @@ class Notification(Facts):
     subject: str
     """The approval, the intervention, the entry, the step or the run that it is about."""
     number: int = Field(ge=0)
-    """Of a reminder: how many intervals after the request; else 0, or the step's attempt."""
+    """Of a reminder: how many intervals after the request; of what was held back: the hour; else 0,
+    or the step's attempt."""
     at: datetime
     """When it was written, by the ledger's clock."""
     page: str | None = None
@@ -179,6 +182,8 @@ class Notification(Facts):
                 return (show, self._command("resume", self.run_id))
             case Kind.UNCOMPENSATED:
                 return (show, self._command("effects", self.run_id))
+            case Kind.FLOOD:
+                return (show, self._command("pending"))
             case Kind.STOPPED:
                 lines = (self._command(verb, self.run_id) for verb in ("effects", "unwind"))
                 return (show, *lines)

@@ -6,14 +6,15 @@ records what became of it, another one sends it again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import and_
+from sqlalchemy import and_, func
 
-from surehand.activities.ledger.core.statements import rows_of, update_rows
+from surehand.activities.ledger.core.statements import ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import (
     approvals,
@@ -32,6 +33,12 @@ from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.plain_text import plain_line
 from surehand.workflows.plan.policy import Needs
 
+#: Requests of one run and tool that people are told of one by one while they wait. Of more they are
+#: told in one line, once an hour, until some of these are decided.
+MOST_TOLD: Final = 10
+#: How soon it is looked again whether people can be told of what was held back.
+_HELD_FOR: Final = timedelta(minutes=1)
+_HOUR_MS: Final = 3_600_000
 #: Rows that are given up in one transaction.
 _BATCH: Final = 100
 
@@ -151,8 +158,14 @@ def take_due(
         .with_for_update(skip_locked=True)
     )
     over = _find_over(tx, rows, now_ms)
+    held = _hold_back(tx, channel, [one for one in rows if one["notification_id"] not in over])
     taken = []
     for row in rows:
+        if row["notification_id"] in held:
+            _change_row(
+                tx, row["notification_id"], row["attempts"], due_ms=now_ms + milliseconds(_HELD_FOR)
+            )
+            continue
         if row["notification_id"] in over:
             _change_row(tx, row["notification_id"], row["attempts"], state="void")
             continue
@@ -161,6 +174,42 @@ def take_due(
         if _change_row(tx, row["notification_id"], row["attempts"], **values):
             taken.append(_taken_from(row, attempt))
     return taken, len(over)
+
+
+def _hold_back(tx: Transaction, channel: str, rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the ids of requests that people are not told of now, and tell that in one line.
+
+    They have been told of as many of the same run and tool which still wait.
+    """
+    asked = [row for row in rows if row["kind"] == Kind.APPROVAL]
+    if not asked:
+        return set()
+    its, to_whom = approvals.c, {"channel": channel, "kind": Kind.APPROVAL.value}
+    told_of = ours(notifications, subject=its.approval_id, run_id=its.run_id, **to_whom)
+    waiting = rows_of(approvals, its.run_id, its.tool, func.count().label("told"), state="pending")
+    query = waiting.join(notifications, told_of).where(
+        its.run_id.in_({row["run_id"] for row in asked}),
+        # Sent, or being sent by somebody.
+        notifications.c.attempts > 0,
+        notifications.c.state.in_(("pending", "sent")),
+    )
+    found = tx.all(query.group_by(its.run_id, its.tool))
+    told = Counter({(row["run_id"], row["tool"]): int(row["told"]) for row in found})
+    held, floods = set[str](), set[tuple[str, str]]()
+    for row in asked:
+        if row["attempts"] > 0:
+            continue
+        flood = (row["run_id"], row["facts"]["tool"])
+        if told[flood] >= MOST_TOLD:
+            held.add(row["notification_id"])
+            floods.add(flood)
+        told[flood] += 1
+    for run_id, tool in sorted(floods):
+        what = f"more than {MOST_TOLD} calls of {tool} wait for approval in run {run_id}"
+        facts, number = Facts(what=plain_line(what), tool=tool), tx.now_ms // _HOUR_MS
+        where = {"run_id": run_id, "subject": f"{run_id}/{tool}"}
+        write_notification(tx, Kind.FLOOD, facts, number=number, **where)
+    return held
 
 
 def _find_over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int) -> set[str]:
@@ -172,7 +221,7 @@ def _find_over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int) 
             and_(approvals.c.state == "pending", ~has_expired(approvals.c, clock_ms)),
         ),
         (Kind.INTERVENTION,): (interventions.c.intervention_id, interventions.c.state == "open"),
-        (Kind.PERMISSION, Kind.QUESTION): (runs.c.run_id, runs.c.closed_ms.is_(None)),
+        (Kind.PERMISSION, Kind.QUESTION, Kind.FLOOD): (runs.c.run_id, runs.c.closed_ms.is_(None)),
     }
     over: set[str] = set()
     for kinds, (column, waits) in asked.items():
