@@ -23,7 +23,7 @@ PARTICIPLES: Final = {
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
     "modules": 183,
-    "lines": 63_500,
+    "lines": 63_300,
     "one-word functions, per mille": 351,
     "participles, per mille": 46,
     "class names defined twice": 7,
