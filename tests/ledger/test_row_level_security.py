@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
@@ -95,7 +95,9 @@ async def scenes(worker_ledger: Ledger, postgres_database: Database) -> tuple[Sc
         with scene.tx() as tx:
             steering.judge_steering(tx, sent(scene, CancelRun(actor="ann")), Assurance.OPEN)
         person(scene, "ann", "manager")
+        person(scene, "bob")
         with administration(scene) as tx:
+            principals.name_deputy(tx, "ann", "bob", datetime.now(UTC), "root")
             principals.add_key(tx, "ann", f"key-{scene.tenant}", SOMEBODYS_KEY, "root")
         granted(scene, "ann")
         ask(scene, step_id="standing")
