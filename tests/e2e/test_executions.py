@@ -138,6 +138,12 @@ async def undone_under(stage: Stage, order_id: str, plan: Plan) -> Run:
     relying = await stage.start(plan)
     await relying.asks("after")
     await owner.decide(decision_on(last, outcome="reject"))
+    # Not without asking: somebody relies on it.
+    view = await owner.in_state(RunState.NEEDS_INTERVENTION)
+    [question] = view.result.waiting_for
+    assert f"of run {relying.run_id} used what it returned" in question.question
+    assert stage.shop.counts(order_id)["refund_cancellations"] == 0
+    await owner.resolve(intervention_id=question.id, outcome="undo")
     assert (await owner.result()).state is RunState.FAILED
     await relying.decide(decision_on(await relying.asks("after")))
     return relying
