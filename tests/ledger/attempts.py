@@ -12,6 +12,7 @@ from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.effects.reconcile import settle_stale
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.effects.write import CallResult, EffectCall
 from surehand.activities.ledger.core.tables import effects
@@ -20,6 +21,7 @@ from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import Crash
+from surehand.workflows.contracts.effects import Reconciled
 from surehand.workflows.contracts.tools import ToolCall, ToolReport
 from tests.ledger.scene import LEASE, RUN, STEP, Scene
 
@@ -54,17 +56,23 @@ class Provider:
         return tool(name, effect=WRITE, irreversible=not undoable, **options)(self.pay)
 
 
-def effect_call(
+def worker_of(
     scene: Scene,
-    loaded: Tool,
-    request: ClaimRequest,
-    *,
+    *tools: Tool,
     lease: timedelta = LEASE,
     artifacts: ArtifactStore | None = None,
-) -> EffectCall:
+    **more: Any,
+) -> WorkerContext:
+    """A worker that has these tools."""
     every, store = timedelta(seconds=1), artifacts or scene.artifacts
-    context = WorkerContext(scene.ledger, Toolbox([loaded]), store, Crash(), lease, every)
-    return EffectCall(context, loaded, Payment(**request.params), request)
+    return WorkerContext(scene.ledger, Toolbox(tools), store, Crash(), lease, every, **more)
+
+
+def effect_call(
+    scene: Scene, loaded: Tool, request: ClaimRequest, params: BaseModel | None = None, **how: Any
+) -> EffectCall:
+    given = params or Payment(**request.params)
+    return EffectCall(worker_of(scene, loaded, **how), loaded, given, request)
 
 
 async def read_once(
@@ -74,10 +82,6 @@ async def read_once(
     params: dict[str, JsonValue] | None = None,
 ) -> ToolReport:
     """Make one attempt at a read: this step's first, unless it is said."""
-    second = timedelta(seconds=1)
-    context = WorkerContext(
-        scene.ledger, Toolbox([loaded]), scene.artifacts, Crash(), 3 * second, second
-    )
     call = ToolCall(
         tenant=scene.tenant,
         run_id=RUN,
@@ -87,7 +91,7 @@ async def read_once(
         tool=loaded.spec(),
         params=params or {},
     )
-    tools = ToolActivities(context)
+    tools = ToolActivities(worker_of(scene, loaded))
     return await tools.report_call(call, attempt, tools.call_tool(call, attempt))
 
 
@@ -124,3 +128,13 @@ async def last_of(
                 raise
         between(scene)
     raise AssertionError(f"still being retried after {MOST_ATTEMPTS} attempts")
+
+
+async def reconciled(scene: Scene, *tools: Tool, alive: bool = False, **how: Any) -> Reconciled:
+    """Have the reaper settle what is left behind by runs that go on, or do not."""
+
+    async def goes_on(run_id: str) -> bool:
+        return alive
+
+    asked = {"quiet": -timedelta(seconds=1), "limit": 10, **how}
+    return await settle_stale(worker_of(scene, *tools), scene.tenant, goes_on, **asked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from sqlalchemy import create_engine, make_url, text
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from tests.ledger import databases
 from tests.ledger.databases import Database
-from tests.ledger.scene import Scene
+from tests.ledger.scene import WORKERS, Scene
 from tests.ledger_databases import DATABASES, OWNER, RETENTION, WORKER, PostgresLedgers
 from tests.postgres_server import PostgresServer
 from tests.run_keys import AllKnown, encrypted
@@ -49,6 +50,13 @@ async def ledger(database: Database) -> AsyncIterator[Ledger]:
     async with open_ledger(database.url, channels=("log",)) as opened:
         opened.keys = AllKnown() if encrypted() else None
         yield opened
+
+
+@pytest.fixture(scope="module")
+async def workers(database: Database) -> AsyncIterator[list[Ledger]]:
+    """As many workers as a deployment may have; each has its own connections."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(open_ledger(database.url)) for _ in range(WORKERS)]
 
 
 @pytest.fixture

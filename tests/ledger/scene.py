@@ -27,6 +27,13 @@ from surehand.activities.ledger.effects import (
     run_tree,
 )
 from surehand.activities.ledger.effects.compensations import NothingToUndo
+from surehand.activities.ledger.history.audit import (
+    first_unproven,
+    verify_chain,
+    verify_entries,
+    verify_story,
+)
+from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, ClaimResult, Entry
@@ -37,8 +44,9 @@ from surehand.workflows.contracts.approvals import (
     Verdict,
     VerifyDecision,
 )
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import Resolution, UndoSpec, UndoTool
-from surehand.workflows.contracts.runs import OpenRun, StartRun
+from surehand.workflows.contracts.runs import CloseRun, OpenRun, StartRun
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
 from surehand.workflows.identity import identity_hash, params_hash
 from surehand.workflows.plan.plan import Plan
@@ -64,6 +72,8 @@ OTHER_RUN: Final = "run-2"
 STEP: Final = "refund"
 APPROVER: Final = "alice"
 ANYBODY: Final = Requirement()
+#: Those of the fixture of this name.
+WORKERS: Final = 6
 
 SPEC: Final = ToolSpec(
     name="payments.refund",
@@ -110,6 +120,12 @@ def call(tenant: str, **changes: Any) -> ClaimRequest:
     values.setdefault("identity_hash", identity_hash(tool, params))
     values.setdefault("params_hash", params_hash(tool, version, params))
     return ClaimRequest(**values)
+
+
+def said(question: str, outcome: str, actor: str = "olga", **more: Any) -> Resolution:
+    """Return a human's answer to an intervention, which has proof."""
+    values = {"intervention_id": question, "outcome": outcome, "actor": actor}
+    return Resolution.model_validate({"evidence": "bank statement", **values, **more})
 
 
 @dataclass(frozen=True)
@@ -159,6 +175,11 @@ class Scene:
         )
         with self.tx() as tx:
             lifecycle.open_run(tx, opening, {spec.name: spec}, assurance, above=above, store=store)
+
+    def end(self, *run_ids: str, state: RunState = RunState.COMPLETED) -> None:
+        for run_id in run_ids or (RUN,):
+            with self.tx() as tx:
+                lifecycle.close_run(tx, CloseRun(tenant=tx.tenant, run_id=run_id, state=state))
 
     def call(self, **changes: Any) -> ClaimRequest:
         return call(self.tenant, **changes)
@@ -226,16 +247,26 @@ class Scene:
         }
         return self.call(**values)
 
+    def asked_to_undo(self, entry: Entry, why: str = "the bank says no") -> str:
+        """Ask a human about an effect whose undoing has failed; returns the intervention's id."""
+        with self.tx() as tx:
+            question = compensations.ask_about_undo(tx, entry, why)
+        assert isinstance(question, str)
+        return question
+
+    def undone(self, entry: Entry) -> Entry:
+        """Undo an effect, and return it as it stands then."""
+        undo = self.undo(entry)
+        self.commit(undo, self.claimed(undo))
+        return self.entry(entry.entry_id)
+
     def compensating(self, request: ClaimRequest) -> Entry:
         entry = self.committed(request)
         self.claimed(self.undo(entry))
         return self.entry(entry.entry_id)
 
     def compensated(self, request: ClaimRequest) -> Entry:
-        entry = self.committed(request)
-        undo = self.undo(entry)
-        self.commit(undo, self.claimed(undo))
-        return self.entry(entry.entry_id)
+        return self.undone(self.committed(request))
 
     def begin_undo(
         self, run_id: str = RUN, step_id: str = STEP, after: timedelta = NOW
@@ -382,3 +413,17 @@ class Scene:
         with self.tx() as tx:
             found = tx.all(query.execution_options(sealed="stored"))
         return [event for event in found if type_ in (None, event["type"])]
+
+    async def audited(self, *run_ids: str) -> None:
+        """See that a run's events are whole, and tell of each of its entries."""
+        for run_id in run_ids or (RUN,):
+            events, entries, head = await self.ledger.transact(self.tenant, chain_of, run_id)
+            assert verify_chain(events, [head]) is None
+            assert verify_story(events) is None
+            assert verify_entries(events, entries) is None
+
+    async def broken(self, run_id: str = RUN) -> str | None:
+        """Return the first thing that an audit finds wrong with a run."""
+        events, _, _ = await self.ledger.transact(self.tenant, chain_of, run_id)
+        found = await self.ledger.transact(self.tenant, first_unproven, run_id, events)
+        return None if found is None else str(found)

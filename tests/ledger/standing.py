@@ -102,7 +102,6 @@ def ask(
     standing: bool = True,
     after: timedelta = NOW,
     expires_in: timedelta = WINDOW,
-    cut_off: bool = False,
     **changes: Any,
 ) -> ClaimRequest:
     """Ask for a refund as a worker does, and return the call that uses the approval."""
@@ -128,8 +127,6 @@ def ask(
             needs=Needs(requirements=wanted, expires_in=expires_in, standing=standing),
             **changes,
         )
-        if cut_off:
-            raise ConnectionResetError("before the commit")
     return replace(call, gated=True, approval_id=row["approval_id"])
 
 

@@ -19,7 +19,7 @@ FILE: Final = "TESTS_STATEMENTS"
 #: Names the database whose tests are run.
 DATABASE: Final = "TESTS_STATEMENTS_DATABASE"
 #: Whose cases send statements that the first one does not.
-EVERY_CASE: Final = ("test_claims_in_doubt", "test_late_calls", "test_run_tree")
+EVERY_CASE: Final = ("test_claims", "test_late_calls", "test_run_tree")
 _ROOT: Final = Path(__file__).resolve().parent.parent.parent
 _HERE: Final = Path(__file__).resolve().relative_to(_ROOT)
 #: What passes on the statements of others.

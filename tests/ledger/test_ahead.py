@@ -186,14 +186,6 @@ async def test_outcomes_claim_the_next_write(scene: Scene, bank: Bank, heard: He
     assert heard.transactions() == ["claimed pay", both, both, "committed pay"]
 
 
-async def test_a_call_is_what_was_claimed(scene: Scene, bank: Bank) -> None:
-    # Given params that are others each time they are made: careless, and no reason to pay twice
-    await play(scene, bank, ("bank.pay", "a"), ("bank.ticketed", "b"))
-
-    row = scene.row(effects, tool="bank.ticketed")
-    assert row["receipt"]["of"] == row["params"]
-
-
 @pytest.mark.parametrize("next_", ["bank.look", "bank.exclusive", "bank.booked"])
 async def test_what_needs_more_than_its_claim_begins_on_its_own(
     scene: Scene, bank: Bank, heard: Heard, next_: str

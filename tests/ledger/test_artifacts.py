@@ -15,6 +15,7 @@ from surehand.activities.artifacts import ArtifactStore, ArtifactUnavailable
 from surehand.activities.effects import drafts as kept_drafts
 from surehand.activities.effects.leases import LeaseLost
 from surehand.activities.effects.recorder import Done
+from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.tables import artifacts, drafts, effects
 from surehand.activities.ledger.history.reads import artifacts_of
 from surehand.activities.ledger.steps import artifacts as artifact_rows
@@ -28,6 +29,17 @@ from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.base import Artifact, as_artifact
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for, time_passes
 from tests.ledger.scene import LARGEST_INLINE, OTHER_RUN, RUN, STEP, Scene
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "artifacts"
+
+
+@pytest.fixture
+def store(scene: Scene, folder: Path) -> ArtifactStore:
+    return ArtifactStore(str(folder), scene.ledger, largest_inline=LARGEST_INLINE)
+
 
 BIG = {"lines": ["x" * 1000 for _ in range(20)]}
 
@@ -54,15 +66,6 @@ async def test_a_large_receipt_is_kept_outside_and_its_entry_refers_to_it(scene:
     assert committed["body"]["receipt"] == digest(BIG)
 
 
-async def test_a_small_receipt_stays_in_its_entry(scene: Scene) -> None:
-    loaded = Provider([{"id": "r-1"}]).tool(recovery="human")
-
-    result = await effect_call(scene, loaded, request_for(scene, loaded)).run()
-
-    assert isinstance(result, Done) and result.receipt == {"id": "r-1"}
-    assert scene.rows(artifacts) == []
-
-
 async def test_another_run_that_replays_an_effect_lists_its_receipt_too(scene: Scene) -> None:
     loaded = Provider([BIG]).tool(recovery="human")
     await effect_call(scene, loaded, request_for(scene, loaded)).run()
@@ -76,11 +79,10 @@ async def test_another_run_that_replays_an_effect_lists_its_receipt_too(scene: S
     assert row["sha256"] == reference(result.receipt).sha256
 
 
-async def test_a_lost_store_delays_no_outcome(scene: Scene, tmp_path: Path) -> None:
-    folder = tmp_path / "artifacts"
-    store = ArtifactStore(str(folder), scene.ledger, largest_inline=LARGEST_INLINE)
-    folder.rmdir()
-    folder.write_text("a file where the folder was")
+async def test_a_lost_store_delays_no_outcome(
+    scene: Scene, store: ArtifactStore, folder: Path
+) -> None:
+    take_away(folder)
     loaded = Provider([BIG]).tool(recovery="human")
     call = effect_call(scene, loaded, request_for(scene, loaded), artifacts=store)
 
@@ -97,9 +99,9 @@ def take_away(folder: Path) -> None:
     folder.write_text("a file where the folder was")
 
 
-async def test_the_ledger_keeps_what_the_store_lost(scene: Scene, tmp_path: Path) -> None:
-    folder = tmp_path / "artifacts"
-    store = ArtifactStore(str(folder), scene.ledger, largest_inline=LARGEST_INLINE)
+async def test_the_ledger_keeps_what_the_store_lost(
+    scene: Scene, store: ArtifactStore, folder: Path
+) -> None:
     kept = await store.keep(scene.tenant, RUN, BIG)
     with scene.tx() as tx:
         artifact_rows.record_artifact(tx, RUN, STEP, kept)
@@ -113,9 +115,9 @@ async def test_the_ledger_keeps_what_the_store_lost(scene: Scene, tmp_path: Path
     assert len(scene.rows(artifacts)) == 1
 
 
-async def test_the_store_is_asked_after_the_ledger(scene: Scene, tmp_path: Path) -> None:
-    folder = tmp_path / "artifacts"
-    store = ArtifactStore(str(folder), scene.ledger, largest_inline=LARGEST_INLINE)
+async def test_the_store_is_asked_after_the_ledger(
+    scene: Scene, store: ArtifactStore, folder: Path
+) -> None:
     kept = await store.keep(scene.tenant, RUN, BIG)
     assert kept.artifact is not None
     meant = kept.artifact.model_copy(update={"uri": f"ledger:{kept.artifact.sha256}"})
@@ -145,8 +147,9 @@ async def test_another_runs_store_says_so(scene: Scene, tmp_path: Path) -> None:
     assert await other.blobs.elsewhere(f"{scene.tenant}/unknown") is None
 
 
-async def test_an_artifact_of_another_tenant_is_not_there(scene: Scene, tmp_path: Path) -> None:
-    store = ArtifactStore(str(tmp_path), scene.ledger, largest_inline=LARGEST_INLINE)
+async def test_an_artifact_of_another_tenant_is_not_there(
+    scene: Scene, store: ArtifactStore
+) -> None:
     kept = await store.keep(scene.tenant, RUN, BIG)
     assert kept.artifact is not None
 
@@ -187,16 +190,6 @@ async def begins(draft: Draft) -> None:
     for part in ("a", LARGE, "ä"):
         await draft.append(part)
     await fails(draft)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "artifacts"
-
-
-@pytest.fixture
-def store(scene: Scene, folder: Path) -> ArtifactStore:
-    return ArtifactStore(str(folder), scene.ledger, largest_inline=LARGEST_INLINE)
 
 
 async def removed(scene: Scene, store: ArtifactStore) -> int:
@@ -267,7 +260,8 @@ async def test_an_overtaken_attempt_adds_nothing_and_leaves_nothing(
     time_passes(scene)
     newer = request_for(scene, loaded, attempt=2)
     with scene.tx() as tx:
-        _hand_over(tx, newer)
+        failed = {"state": "failed", "lease_until_ms": None}
+        assert tx.execute(update_rows(effects, key=newer.key).values(failed)) == 1
     done = await effect_call(scene, loaded, newer, artifacts=store).run()
     assert isinstance(done, Done)
     await removed(scene, store)
@@ -279,14 +273,6 @@ async def test_an_overtaken_attempt_adds_nothing_and_leaves_nothing(
     assert len(told) == 3
     assert parts(folder) == []
     assert [row["type"] for row in scene.rows(artifacts)] == ["application/json"]  # its receipt
-
-
-def _hand_over(tx: Any, newer: ClaimRequest) -> None:
-    from surehand.activities.ledger.core.statements import update_rows
-    from surehand.activities.ledger.core.tables import effects
-
-    values = {"state": "failed", "lease_until_ms": None}
-    assert tx.execute(update_rows(effects, key=newer.key).values(values)) == 1
 
 
 async def test_a_call_with_other_params_begins_anew(scene: Scene, store: ArtifactStore) -> None:
@@ -346,16 +332,3 @@ async def test_a_write_past_the_largest_size_is_in_doubt_because_it_may_have_hap
     asked = await attempt(scene, writer(too_much), artifacts=store)
 
     assert "an artifact of 4 bytes: it has 3 at most" in asked.question
-
-
-async def test_no_other_tenant_goes_on_with_it(scene: Scene, other: Scene) -> None:
-    with pytest.raises(ApplicationError, match="out of paper"):
-        await attempt(scene, writer(begins))
-    request = request_for(scene, writer(begins))
-
-    for one, found in ((scene, True), (other, False)):
-        with one.tx() as tx:
-            there = artifact_rows.find_draft(
-                tx, request.run_id, request.step_id, request.params_hash
-            )
-        assert (there is not None) is found

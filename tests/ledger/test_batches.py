@@ -23,13 +23,11 @@ from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.attempts import StepAttempt, Stored
 from surehand.activities.ledger.steps.entries import Claimed, Entry, Held
 from surehand.activities.tools.tool import Dedupes, ToolContext
-from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
-from surehand.activities.worker.context import WorkerContext
-from surehand.activities.worker.crash_points import Crash
-from surehand.workflows.contracts.effects import Reconciled, Resolution, ResolutionOutcome
-from tests.ledger.attempts import Payment
+from surehand.activities.tools.toolbox import WRITE, tool
+from surehand.workflows.contracts.effects import Reconciled
+from tests.ledger.attempts import Payment, reconciled, worker_of
 from tests.ledger.rows import change
-from tests.ledger.scene import LEASE, LEASE_OVER, NOW, OTHER_RUN, RUN, TIMEOUT, Scene
+from tests.ledger.scene import LEASE, LEASE_OVER, NOW, OTHER_RUN, RUN, TIMEOUT, Scene, said
 
 FIRST: Final = Holding(1, "life", 1, "a")
 AGAIN: Final = Holding(2, "life", 1, "b")
@@ -117,14 +115,7 @@ def test_nothing_more_is_claimed_in_a_batch_that_is_over(scene: Scene, end: End)
     new = replace(NEXT, scheduled_ms=5, holder="new")
     begin(scene, new)  # raises where it is refused
     assert isinstance(scene.claim(replace(late, batch=new.token)), Claimed)
-
-
-def test_a_batch_is_given_up_with_one_event(scene: Scene) -> None:
-    for _ in range(2):
-        with scene.tx() as tx:
-            revoke(tx)
-
-    assert len(scene.events(type_="batch.revoked")) == 1
+    assert len(scene.events(type_="batch.revoked")) == (end is revoke)
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -160,15 +151,6 @@ def test_late_attempts_wipe_no_answer_that_counts(scene: Scene, holders: str | N
     # The same attempt number: it counts the attempts of another activity.
     known = begun(scene, read("late", batch=FIRST), holders=holders)
     assert (known.output if known else None) == (None if holders is None else "new")
-    assert counts(scene) == "new"
-
-
-def test_a_run_that_is_reset_reads_anew_what_was_answered(scene: Scene) -> None:
-    begun(scene, read("before"))
-    assert answered(scene, read("before"), "old")
-
-    assert begun(scene, read("mine")) is None
-    assert answered(scene, read("mine"), "new")
     assert counts(scene) == "new"
 
 
@@ -260,22 +242,12 @@ def test_what_its_own_run_may_still_settle_is_left_to_it(scene: Scene) -> None:
     assert claimed.state == "claimed"
 
 
-def test_what_is_settled_is_never_overdue(scene: Scene) -> None:
-    scene.committed(scene.call(key="a"))
-    scene.failed(scene.call(key="b", step_id="b"))
-    scene.answered_no(scene.call(key="c", step_id="c"))
-    scene.compensated(scene.call(key="d", step_id="d"))
-
-    assert found(scene) == []
-
-
 @pytest.mark.parametrize("partial", [False, True])
 def test_the_reaper_leaves_asked_and_given_up_effects(scene: Scene, partial: bool) -> None:
     _, intervention = scene.asked(scene.call(), partial=partial)
     assert found(scene) == []
 
-    outcome = ResolutionOutcome.GIVE_UP
-    scene.settle(Resolution(intervention_id=intervention, outcome=outcome, actor="olga"))
+    scene.settle(said(intervention, "give_up"))
     assert found(scene) == []
 
 
@@ -287,14 +259,6 @@ def test_what_a_human_was_asked_about_since_the_round_began_is_left_alone(scene:
         assert outcomes.ask_human(tx, seen, "Did it?")
 
     assert take_over(scene, seen) is None
-
-
-def test_another_tenants_entries_are_another_rounds(scene: Scene, other: Scene) -> None:
-    entry = scene.claimed(scene.call())
-
-    assert found(other) == []
-    assert take_over(other, entry) is None
-    assert scene.entry(entry.entry_id) == entry
 
 
 def test_the_reaper_takes_an_entry_over_under_the_next_token(scene: Scene) -> None:
@@ -342,9 +306,7 @@ async def test_a_round_reaches_every_entry_behind_stuck_ones(scene: Scene, size:
         scene.in_doubt(scene.call(run_id=name, key=name, timeout=NOW))
     # All of one millisecond: their order is that of their ids.
     change(scene, effects, claimed_ms=7)
-    every = timedelta(seconds=1)
-    tools = Toolbox([refund])
-    context = WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, every)
+    worker, every = worker_of(scene, refund), timedelta(seconds=1)
 
     async def alive(run_id: str) -> bool:
         return run_id.startswith("paused")
@@ -353,7 +315,7 @@ async def test_a_round_reaches_every_entry_behind_stuck_ones(scene: Scene, size:
     parts = 0
     while parts == 0 or done.next is not None:
         page = await settle_stale(
-            context, scene.tenant, alive, quiet=-every, limit=size, after=done.next
+            worker, scene.tenant, alive, quiet=-every, limit=size, after=done.next
         )
         done, parts = done.and_then(page), parts + 1
 
@@ -374,11 +336,9 @@ async def test_a_broken_entry_keeps_nothing_from_those_behind_it(scene: Scene) -
     scene.open_run(OTHER_RUN)
     scene.in_doubt(scene.call(timeout=NOW))
     scene.in_doubt(scene.call(run_id=OTHER_RUN, key="b", timeout=NOW))
-    every = timedelta(seconds=1)
-    tools = Toolbox([refund])
-    context = WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, every)
+    worker, every = worker_of(scene, refund), timedelta(seconds=1)
 
-    done = await settle_stale(context, scene.tenant, alive, quiet=-every, limit=10)
+    done = await settle_stale(worker, scene.tenant, alive, quiet=-every, limit=10)
 
     assert (done.looked_at, done.waiting, done.asked) == (2, 1, 1)
 
@@ -400,14 +360,8 @@ async def test_params_that_a_validator_trips_over_do_not_stop_the_round(scene: S
     async def refund(params: Known, ctx: ToolContext) -> None:
         raise AssertionError("the reaper calls nothing")
 
-    async def ended(run_id: str) -> bool:
-        return False
-
     scene.in_doubt(scene.call(timeout=NOW))
-    every = timedelta(seconds=1)
-    tools = Toolbox([refund])
-    context = WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, every)
 
-    done = await settle_stale(context, scene.tenant, ended, quiet=-every, limit=10)
+    done = await reconciled(scene, refund)
 
     assert (done.looked_at, done.asked) == (1, 1)

@@ -6,8 +6,7 @@ import asyncio
 import os
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -24,23 +23,15 @@ from surehand.activities.ledger.effects.run_tree import list_remaining
 from surehand.activities.ledger.steps import acting
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Barred, Claimed, Held
 from tests.ledger.databases import Database, until_one_waits
-from tests.ledger.scene import RUN, STEP, Scene
+from tests.ledger.scene import RUN, STEP, WORKERS, Scene
 from tests.ledger.test_batches import ENDS, FIRST, End
 
 T = TypeVar("T")
 
-#: As many workers as a deployment may have; each has its own connections.
-WORKERS = 6
 #: Races that are repeated: one that is lost in one of a hundred tries is lost in production.
 ROUNDS = 40
 #: No machine is so busy that a lease ends within a round.
 LEASE = timedelta(minutes=10)
-
-
-@pytest.fixture(scope="module")
-async def workers(database: Database) -> AsyncIterator[list[Ledger]]:
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(open_ledger(database.url)) for _ in range(WORKERS)]
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, ope
 from surehand.activities.ledger.effects.claims import claim_effect
 from surehand.activities.ledger.effects.run_tree import bar_step
 from surehand.activities.ledger.steps.entries import Barred
-from tests.ledger.databases import Database
 from tests.ledger.scene import RUN, STEP, Scene
 from tests.ledger_databases import PostgresLedgers
 from tests.postgres_server import PostgresServer
@@ -90,14 +89,6 @@ async def test_a_commit_is_kept_whatever_the_database_has_as_its_default(
 async def fit(url: str, *, fsync_off: bool = False) -> None:
     async with open_ledger(url) as ledger:
         require_fit(ledger.engine, fsync_off=fsync_off)
-
-
-async def test_a_postgresql_is_fit(url: str) -> None:
-    await fit(url)
-
-
-async def test_a_sqlite_file_is_fit(sqlite_database: Database) -> None:
-    await fit(sqlite_database.url)
 
 
 #: How servers that speak PostgreSQL's protocol answer instead of it.

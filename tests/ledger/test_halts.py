@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +15,7 @@ from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.approvals.decisions import lift_halt
 from surehand.activities.ledger.approvals.waiting import list_waiting
 from surehand.activities.ledger.core.statements import delete_rows, insert_row, update_rows
-from surehand.activities.ledger.core.store import Ledger, open_ledger
+from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import approvals, effects, halts, interventions
 from surehand.activities.ledger.effects import claims
 from surehand.activities.ledger.effects.reconcile import after_not_found
@@ -42,20 +40,13 @@ from surehand.activities.tools.tool import NotFound, ToolContext
 from surehand.workflows.contracts.steering import Interrupt, InterruptKind, RecordInterrupt
 from surehand.workflows.contracts.tools import Recovery
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for, time_passes
-from tests.ledger.databases import Database, until_one_waits
+from tests.ledger.databases import until_one_waits
 from tests.ledger.people import ADMINISTRATOR, administration
 from tests.ledger.scene import AT_ONCE, LEASE, NOW, RECOVERY_LIMIT, RUN, WINDOW, Scene
 from tests.ledger.standing import ask, granted
 
-WORKERS = 6
 LATER = timedelta(minutes=30)
 TOOL = "payments.refund"
-
-
-@pytest.fixture(scope="module")
-async def workers(database: Database) -> AsyncIterator[list[Ledger]]:
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(open_ledger(database.url)) for _ in range(WORKERS)]
 
 
 def halt(scene: Scene, after: timedelta = NOW, **scope: Any) -> Halt:
@@ -156,29 +147,19 @@ def test_what_was_claimed_before_is_listed_until_its_outcome_is_there(scene: Sce
     assert under_way() == {doubt.entry_id: "in_doubt"}
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["first", "after a lookup"])
 async def test_a_halt_waits_for_the_claim_that_is_being_made(
-    scene: Scene, workers: list[Ledger]
+    scene: Scene, workers: list[Ledger], again: bool
 ) -> None:
     """Otherwise a claim could commit behind a halt that it has not seen."""
-    with scene.tx() as tx:
-        assert isinstance(claims.claim_effect(tx, scene.call()), Claimed)
-        halting = asyncio.create_task(asyncio.to_thread(halt, Scene(workers[0], scene.tenant)))
-        if tx.dialect == "postgresql":
-            await until_one_waits(tx)
-        assert not halting.done()
-    made = await halting
-    with scene.tx() as tx:
-        assert len(list_under_way(tx, made)) == 1
-
-
-async def test_a_halt_waits_for_the_call_that_follows_a_lookup(
-    scene: Scene, workers: list[Ledger]
-) -> None:
-    """What a lookup has not found is claimed again by another way than ``claim_effect``."""
-    entry = scene.in_doubt(scene.call(timeout=NOW, settle=AT_ONCE))
-    again = scene.call(timeout=NOW, settle=AT_ONCE, attempt=2)
+    call = scene.call(timeout=NOW, settle=AT_ONCE)
+    doubt = scene.in_doubt(call) if again else None
     with scene.tx(LATER) as tx:
-        assert isinstance(after_not_found(tx, again, entry, forward=True), Claimed)
+        if doubt is None:
+            claimed = claims.claim_effect(tx, call)
+        else:
+            claimed = after_not_found(tx, replace(call, attempt=2), doubt, forward=True)
+        assert isinstance(claimed, Claimed)
         halting = asyncio.create_task(asyncio.to_thread(halt, Scene(workers[0], scene.tenant)))
         if tx.dialect == "postgresql":
             await until_one_waits(tx)
@@ -201,7 +182,7 @@ async def test_of_claims_at_full_speed_none_is_made_behind_a_halt(
             if isinstance(await asyncio.to_thread(worker.claim, call), Halted):
                 return
 
-    for round_ in range(10):
+    for round_ in range(5):
         claiming = [
             asyncio.create_task(claim_until_halted(Scene(one, scene.tenant), n))
             for n, one in enumerate(workers)
@@ -269,7 +250,7 @@ async def test_a_halt_is_no_reason_to_give_up_on_lookups(scene: Scene) -> None:
     with pytest.raises(ApplicationError):
         await effect_call(scene, loaded, request_for(scene, loaded)).run()
     made = _halted_since(scene, LATER)
-    _began_recovering(scene, LATER)
+    _set_back(scene, "recovering_ms", LATER)
     time_passes(scene)
 
     second = request_for(scene, loaded, attempt=2)
@@ -290,7 +271,7 @@ async def test_an_undo_that_was_halted_is_retried_as_long_as_any(
     key, undone = f"undo:{entry.entry_id}", entry.entry_id
     undo = request_for(scene, loaded, tool=loaded.name, key=key, undoes=undone)
     scene.failed(undo)
-    _first_called(scene, LATER)
+    _set_back(scene, "first_call_ms", LATER)
     lift(scene, _halted_since(scene, LATER, undo_too=undo_too))
 
     with pytest.raises(ApplicationError) as failed:
@@ -305,14 +286,6 @@ def _halted_since(scene: Scene, since: timedelta, **scope: Any) -> Halt:
         values = {"reason": "it pays twice", "halted_by": "oscar", "undo_too": False, **scope}
         tx.execute(insert_row(halts, halt_id="halt-old", halted_ms=began, **values))
         return list_halts(tx)[0]
-
-
-def _began_recovering(scene: Scene, since: timedelta) -> None:
-    _set_back(scene, "recovering_ms", since)
-
-
-def _first_called(scene: Scene, since: timedelta) -> None:
-    _set_back(scene, "first_call_ms", since)
 
 
 def _set_back(scene: Scene, column: str, by: timedelta) -> None:

@@ -233,18 +233,6 @@ async def test_a_silent_server_is_given_up_and_used_again(postgres_database: Dat
 
 
 @pytest.mark.postgres
-async def test_the_server_gives_up_a_slow_statement(postgres_database: Database) -> None:
-    async with open_ledger(postgres_database.url) as ledger:
-        scene = Scene.begin(ledger, "too-long")
-
-        def work(tx: Transaction) -> None:
-            tx.connection.execute(text("SELECT pg_sleep(600)"))
-
-        with pytest.raises(LedgerUnavailable, match="statement timeout"):
-            await ledger.run_transaction(scene.tenant, work, Turn.RENEWAL, LIMIT)
-
-
-@pytest.mark.postgres
 async def test_a_checkpoint_that_has_taken_long_and_is_there_is_not_called_left_out(
     postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,26 +23,16 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects import claims, reconcile
 from surehand.activities.ledger.effects.outcomes import put_in_doubt
-from surehand.activities.ledger.steps.entries import (
-    Asked,
-    Claimed,
-    ClaimRequest,
-    ClaimResult,
-    Doubtful,
-    milliseconds,
-)
+from surehand.activities.ledger.steps import entries
 from surehand.activities.tools.failures import DependencyDown
 from surehand.activities.tools.tool import Dedupes, NotFound, Tool
-from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import Attempt, WorkerContext
-from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.process import clock as own_clock
 from surehand.workflows.contracts.tools import Recovery, ToolCall
 from surehand.workflows.names import ErrorType
-from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for
+from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for, worker_of
 from tests.ledger.scene import (
-    LEASE,
     LEASE_OVER,
     RECOVERY_LIMIT,
     RUN,
@@ -56,23 +46,23 @@ from tests.ledger.scene import (
 MOMENT = timedelta(seconds=20)
 
 
+async def finds_nothing(params: Payment, ctx: Any) -> NotFound:
+    return NotFound()
+
+
 @pytest.mark.parametrize(
     ("window", "repeated"),
     [(TIMEOUT + SETTLE + MOMENT, True), (TIMEOUT + SETTLE, False), (LEASE_OVER + MOMENT, False)],
     ids=["within", "after it, if it is late", "after it, if its call lasts"],
 )
 def test_a_window_bounds_repeated_calls(scene: Scene, window: timedelta, repeated: bool) -> None:
-    async def lookup(params: Payment, ctx: Any) -> NotFound:
-        return NotFound()
-
-    provider = Provider([{"id": "r-1"}])
-    options = {"dedupes": Dedupes(window), "lookup": lookup, "settle": SETTLE}
-    refund = provider.tool(timeout=TIMEOUT, **options)
+    options = {"dedupes": Dedupes(window), "lookup": finds_nothing, "settle": SETTLE}
+    refund = Provider([{"id": "r-1"}]).tool(timeout=TIMEOUT, **options)
     scene.in_doubt(request_for(scene, refund))
 
     result = scene.claim(request_for(scene, refund, attempt=2), after=LEASE_OVER)
 
-    assert isinstance(result, Claimed if repeated else Doubtful)
+    assert isinstance(result, entries.Claimed if repeated else entries.Doubtful)
 
 
 async def test_a_window_shorter_than_a_call_leaves_its_doubt_to_a_human(scene: Scene) -> None:
@@ -82,7 +72,7 @@ async def test_a_window_shorter_than_a_call_leaves_its_doubt_to_a_human(scene: S
 
     result = await effect_call(scene, refund, request_for(scene, refund, attempt=2)).run()
 
-    assert isinstance(result, Asked)
+    assert isinstance(result, entries.Asked)
     assert provider.keys == []
 
 
@@ -132,8 +122,8 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Asleep:
     found = Asleep()
     real_now, real_claim = own_clock.now, claims.claim_effect
 
-    def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
-        tx.now_ms += milliseconds(found.before_the_claim + found.slept)
+    def claim(tx: Transaction, request: entries.ClaimRequest) -> entries.ClaimResult:
+        tx.now_ms += entries.milliseconds(found.before_the_claim + found.slept)
         result = real_claim(tx, request)
         found.slept, found.next = found.slept + found.next, timedelta(0)
         return result
@@ -154,7 +144,7 @@ async def test_a_late_window_stops_calls(scene: Scene, asleep: Asleep, held_up: 
     result = await effect_call(scene, refund, request_for(scene, refund, attempt=2)).run()
 
     if held_up:
-        assert isinstance(result, Asked)
+        assert isinstance(result, entries.Asked)
         assert provider.keys == []
         found = scene.events(type_="effect.in_doubt")
         assert [event["body"]["rule"] for event in found] == ["held_up"]
@@ -165,24 +155,21 @@ async def test_a_late_window_stops_calls(scene: Scene, asleep: Asleep, held_up: 
 
 @pytest.mark.parametrize("held_up", [timedelta(minutes=1), timedelta(hours=2)])
 async def test_a_late_recovery_stops_it(scene: Scene, asleep: Asleep, held_up: timedelta) -> None:
-    async def lookup(params: Payment, ctx: Any) -> NotFound:
-        return NotFound()
-
     provider = Provider([{"id": "r-1"}])
-    refund = provider.tool(timeout=TIMEOUT, lookup=lookup, settle=SETTLE)
+    refund = provider.tool(timeout=TIMEOUT, lookup=finds_nothing, settle=SETTLE)
     request = request_for(scene, refund, attempt=2)
     scene.claimed(request_for(scene, refund, holder="dead"))
     doubted = scene.claim(request, LEASE_OVER)
-    assert isinstance(doubted, Doubtful)
+    assert isinstance(doubted, entries.Doubtful)
     with scene.tx(SETTLED) as tx:
         claimed = reconcile.after_not_found(tx, request, doubted.entry, forward=True)
-    assert isinstance(claimed, Claimed)
+    assert isinstance(claimed, entries.Claimed)
     # Its answer was lost, and its process is held up before it asks once more.
     asleep.before_the_claim = SETTLED + held_up
 
     result = await effect_call(scene, refund, request).run()
 
-    assert isinstance(result, Asked if held_up > RECOVERY_LIMIT else Done)
+    assert isinstance(result, entries.Asked if held_up > RECOVERY_LIMIT else Done)
     assert len(provider.keys) == int(held_up < RECOVERY_LIMIT)
 
 
@@ -194,7 +181,7 @@ def test_a_first_call_that_lies_ahead_of_the_clock_is_out_of_the_window(scene: S
     for after in (timedelta(hours=30), timedelta(hours=30) + LEASE_OVER):
         found = scene.claim(scene.call(**how, attempt=2), after)
 
-    assert isinstance(found, Doubtful)
+    assert isinstance(found, entries.Doubtful)
 
 
 def test_a_recovery_that_begins_later_than_now_is_a_humans_business(scene: Scene) -> None:
@@ -207,12 +194,8 @@ def test_a_recovery_that_begins_later_than_now_is_a_humans_business(scene: Scene
 
 async def test_a_suspended_machine_does_not_call(scene: Scene, asleep: Asleep) -> None:
     """Another worker has looked, waited and called meanwhile."""
-
-    async def lookup(params: Payment, ctx: Any) -> NotFound:
-        return NotFound()
-
     provider = Provider([{"id": "r-1"}])
-    refund = provider.tool(timeout=TIMEOUT, lookup=lookup, settle=SETTLE)
+    refund = provider.tool(timeout=TIMEOUT, lookup=finds_nothing, settle=SETTLE)
     suspended = effect_call(scene, refund, request_for(scene, refund, holder="suspended"))
     asked = own_clock.now()
     entry = scene.claimed(suspended.request)
@@ -223,7 +206,7 @@ async def test_a_suspended_machine_does_not_call(scene: Scene, asleep: Asleep) -
         None,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         suspended.request,
-        Claimed(entry),
+        entries.Claimed(entry),
         asked,
     )
     result = await suspended.run(following)
@@ -270,8 +253,7 @@ class Watched:
         return tool(WRITE_NAME, effect=WRITE, health=self._noted, **values)(self.call)
 
     def worker(self, scene: Scene, loaded: Tool) -> WorkerContext:
-        given = (scene.ledger, Toolbox([loaded]), scene.artifacts, Crash(), LEASE, SECOND)
-        return WorkerContext(*given, watchdog=self.watchdog)
+        return worker_of(scene, loaded, watchdog=self.watchdog)
 
 
 def call_of(scene: Scene, loaded: Tool) -> ToolCall:
@@ -310,7 +292,7 @@ async def test_a_lookup_is_watched_before_a_call_and_after_it(scene: Scene, by: 
     assert watched.said == {"key": [call, look], "state": [look, call]}[by]
 
 
-async def test_what_a_tool_has_for_preparing_a_call_is_watched(scene: Scene) -> None:
+async def test_what_a_tool_has_for_preparing_a_call_or_an_edit_is_watched(scene: Scene) -> None:
     watched = Watched()
 
     def key(params: Payment) -> str:
@@ -318,26 +300,13 @@ async def test_what_a_tool_has_for_preparing_a_call_is_watched(scene: Scene) -> 
         return "one"
 
     loaded = watched.write(key=key)
-    await ToolActivities(watched.worker(scene, loaded)).call_tool(
-        call_of(scene, loaded), Attempt(1, "call", "call:1")
-    )
-
-    assert watched.said[0] == f"the params of {WRITE_NAME} of run {RUN}"
-
-
-async def test_what_a_tool_has_for_an_edit_is_watched(scene: Scene) -> None:
-    watched = Watched()
-
-    def key(params: Payment) -> str:
-        watched.said.append(watched.watchdog.overdue(math.inf))
-        return "one"
-
-    loaded = watched.write(key=key)
+    worker = watched.worker(scene, loaded)
     row = {"tool": WRITE_NAME, "tool_version": loaded.version, "run_id": RUN, "step_id": "step"}
-    edited = ApprovalActivities(watched.worker(scene, loaded))._edited(row, {})
+    assert isinstance(ApprovalActivities(worker)._edited(row, {}), Edited)
+    edited = watched.said.copy()
+    await ToolActivities(worker).call_tool(call_of(scene, loaded), Attempt(1, "call", "call:1"))
 
-    assert isinstance(edited, Edited)
-    assert watched.said == [f"the params of {WRITE_NAME} of run {RUN}"]
+    assert edited == watched.said[1:2] == [f"the params of {WRITE_NAME} of run {RUN}"]
 
 
 async def test_a_precondition_is_watched(scene: Scene) -> None:

@@ -5,27 +5,22 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from surehand.activities.ledger.core.store import Ledger, open_ledger
+from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import leases as rows_of_leases
 from surehand.activities.ledger.effects import resource_leases
 from surehand.activities.ledger.effects.resource_leases import Busy, Lease, LeaseRequest
-from tests.ledger.databases import Database
-from tests.ledger.scene import NOW, OTHER_RUN, RUN, STEP, Scene
+from tests.ledger.scene import NOW, OTHER_RUN, RUN, STEP, WORKERS, Scene
 
 LEASE = timedelta(seconds=30)
 BEFORE_ITS_END = LEASE - timedelta(seconds=1)
 AFTER_ITS_END = LEASE + timedelta(seconds=1)
 ACCOUNT = "account:7"
-#: As many workers as a deployment may have; each has its own connections.
-WORKERS = 6
 ROUNDS = 8
 
 
@@ -92,12 +87,6 @@ def test_what_one_run_holds_another_does_not_get_whatever_the_tool(scene: Scene)
     assert acquire(scene, other, BEFORE_ITS_END) == Busy(ACCOUNT, RUN, STEP)
 
 
-def test_two_steps_of_one_run_keep_each_other_out_too(scene: Scene) -> None:
-    acquired(scene, wants(scene))
-
-    assert isinstance(acquire(scene, wants(scene, step_id="other")), Busy)
-
-
 def test_what_a_dead_call_holds_another_gets_after_the_lease(scene: Scene) -> None:
     (dead,) = acquired(scene, wants(scene))
 
@@ -124,14 +113,6 @@ def test_what_is_released_another_gets_at_once_under_the_next_token(scene: Scene
         release(scene, held)
 
     assert tokens == [1, 2, 3]
-
-
-def test_another_tenant_has_resources_of_its_own(scene: Scene, other: Scene) -> None:
-    ours = acquired(scene, wants(scene))
-
-    theirs = acquired(other, wants(other, holder="theirs"))
-
-    assert theirs[0].fencing_token == ours[0].fencing_token == 1
 
 
 def test_a_call_gets_all_of_its_resources_or_none(scene: Scene) -> None:
@@ -268,12 +249,6 @@ def test_waiting_refusal_and_release_are_told_with_who_holds_it(scene: Scene) ->
     ]
     (released,) = scene.events(type_="resource.released")
     assert released["body"] == {"resource": ACCOUNT, "tool": "payments.refund", "fencing_token": 1}
-
-
-@pytest.fixture(scope="module")
-async def workers(database: Database) -> AsyncIterator[list[Ledger]]:
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(open_ledger(database.url)) for _ in range(WORKERS)]
 
 
 async def test_of_many_calls_one_gets_the_resource(scene: Scene, workers: list[Ledger]) -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from surehand.activities.ledger.core.store import Ledger, open_ledger
+from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import effects, limit_uses
 from surehand.activities.ledger.effects import claims
 from surehand.activities.ledger.limits import LimitUse
@@ -22,17 +19,10 @@ from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, Over
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.plan.policy import ApprovalPolicy
 from tests.ledger.databases import Database
-from tests.ledger.scene import LEASE, NOW, RUN, Scene
+from tests.ledger.scene import LEASE, NOW, RUN, WORKERS, Scene
 
-WORKERS = 6
 DAY = timedelta(days=1)
 ASK = ApprovalPolicy(roles=("finance",))
-
-
-@pytest.fixture(scope="module")
-async def workers(database: Database) -> AsyncIterator[list[Ledger]]:
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(open_ledger(database.url)) for _ in range(WORKERS)]
 
 
 def use(amount: str | None, most: str = "100", **changes: Any) -> LimitUse:

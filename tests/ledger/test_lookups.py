@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.effects.reconcile import settle_stale
 from surehand.activities.effects.recorder import Done, SaidNo
 from surehand.activities.effects.write import CallResult, EffectCall
 from surehand.activities.ledger.core.tables import effects, interventions
@@ -28,15 +27,17 @@ from surehand.activities.tools.tool import (
     ToolContext,
     Unknown,
 )
-from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.context import WorkerContext
-from surehand.activities.worker.crash_points import Crash
-from surehand.workflows.contracts.effects import Resolution
 from surehand.workflows.names import ErrorType
-from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for, time_passes
+from tests.ledger.attempts import (
+    Payment,
+    Provider,
+    effect_call,
+    last_of,
+    reconciled,
+    request_for,
+    time_passes,
+)
 from tests.ledger.scene import (
-    AT_ONCE,
-    LEASE,
     LEASE_OVER,
     OTHER_RUN,
     RUN,
@@ -263,18 +264,6 @@ async def test_a_lookup_that_answers_no_is_the_steps_no(scene: Scene, by: Any) -
     assert (again, len(world.keys)) == (SaidNo("the account is closed", "closed", True), 1)
 
 
-async def test_the_reaper_records_the_no_of_a_lookup(scene: Scene) -> None:
-    world = World([LOST], [No("closed")])
-    loaded = world.tool(lookup=world.look, settle=SETTLE)
-    request = request_for(scene, loaded)
-    entry = scene.in_doubt(request)
-
-    result = await effect_call(scene, loaded, request).reconcile(entry, forward=False)
-
-    assert isinstance(result, SaidNo)
-    assert (scene.row(effects))["state"] == "failed"
-
-
 WORDS: Final = "ENOENT: no such file"
 
 
@@ -354,16 +343,6 @@ async def test_an_earlier_call_that_may_still_arrive_is_waited_for_as_ever(scene
     assert (row["unproven"], row["deadline_ms"] >= first.deadline_ms) == (True, True)
 
 
-async def test_where_the_lookup_finds_it_it_has_happened_whatever_was_said(scene: Scene) -> None:
-    provider, loaded = refusing(Found(RECEIPT))
-
-    result = await last_of(scene, loaded)
-
-    assert isinstance(result, Done)
-    assert (result.receipt, len(provider.keys)) == (RECEIPT, 1)
-    assert scene.row(effects)["answer"] is None
-
-
 @pytest.mark.parametrize(
     "answer", [Found(RECEIPT), NotFound(), Unknown("?")], ids=lambda one: type(one).__name__
 )
@@ -414,17 +393,6 @@ async def test_a_state_that_was_so_before_the_call_confirms_nothing(scene: Scene
     assert len(provider.keys) == 1
 
 
-async def test_a_human_who_says_that_it_did_not_happen_has_it_called_again(scene: Scene) -> None:
-    provider, loaded = refusing(Unknown("?"), RECEIPT)
-    asked = await last_of(scene, loaded)
-    assert isinstance(asked, Asked)
-    said = {"intervention_id": asked.intervention_id, "outcome": "not_happened", "actor": "olga"}
-    assert scene.settle(Resolution.model_validate(said))[0]
-
-    assert isinstance(await last_of(scene, loaded), Done)
-    assert len(provider.keys) == 2
-
-
 async def test_another_run_that_finds_nothing_makes_its_own_call(scene: Scene) -> None:
     provider, loaded = refusing(NotFound(), RECEIPT)
     with pytest.raises(ApplicationError, match="may still arrive"):
@@ -445,13 +413,8 @@ async def test_what_its_run_leaves_behind_the_reaper_settles(scene: Scene) -> No
     with scene.tx() as tx:
         mine = effects.c.tenant_id == tx.tenant
         tx.execute(update(effects).where(mine).values(deadline_ms=0, claimed_ms=0))
-    toolbox, second = Toolbox([loaded]), timedelta(seconds=1)
-    worker = WorkerContext(scene.ledger, toolbox, scene.artifacts, Crash(), LEASE, second)
 
-    async def gone(run_id: str) -> bool:
-        return False
-
-    settled = await settle_stale(worker, scene.tenant, gone, quiet=AT_ONCE, limit=10)
+    settled = await reconciled(scene, loaded)
 
     assert (settled.not_applied, scene.row(effects)["state"]) == (1, "failed")
     assert len(provider.keys) == 1
@@ -462,22 +425,3 @@ async def test_the_words_of_a_foreign_tool_mark_the_run_that_fails_with_them(sce
     await fails(scene, loaded, foreign=True)
     [marked] = scene.events(type_="run.marked_foreign")
     assert marked["body"]["tool"] == "payments.refund"
-
-
-async def test_a_call_that_was_cut_off_is_made_again_as_ever(scene: Scene) -> None:
-    provider, loaded = refusing(NotFound(), RECEIPT)
-    provider.answers[0] = OutcomeUnknown("cut off")
-
-    assert isinstance(await last_of(scene, loaded), Done)
-    assert len(provider.keys) == 2
-
-
-async def test_the_words_of_a_failure_reach_the_next_attempt(scene: Scene) -> None:
-    provider, loaded = refusing(NotFound())
-    request = request_for(scene, loaded)
-    call = effect_call(scene, loaded, request)
-    left = await call.leave_in_doubt(scene.claimed(request), WORDS, reported=True)
-    assert left.reported_failure == WORDS
-
-    assert WORDS in await fails(scene, loaded)
-    assert provider.keys == []

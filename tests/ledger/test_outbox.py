@@ -116,16 +116,6 @@ def test_of_a_call_that_was_approved_in_advance_nobody_is_told(at_receiver: Tena
     assert [row["step_id"] for row in here.rows()] == ["large"]
 
 
-async def test_what_is_rolled_back_is_told_nobody(at_receiver: TenantOutbox) -> None:
-    here = at_receiver
-    with pytest.raises(ZeroDivisionError), here.scene.tx() as tx:
-        outbox_rows.write_pause(tx, RUN, STEP, 1, tool="t", reason="no permission")
-        raise ZeroDivisionError
-
-    assert await here.send() == {}
-    assert here.rows() == []
-
-
 async def test_an_intervention_is_told_with_its_question(at_receiver: TenantOutbox) -> None:
     here = at_receiver
     _, intervention = here.scene.asked(here.scene.call())

@@ -18,17 +18,14 @@ from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import metadata
 from surehand.activities.ledger.effects import claims, outcomes
-from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps import artifacts
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Claimed
-from surehand.workflows.contracts.base import Artifact, RunState
-from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
-from surehand.workflows.contracts.runs import CloseRun
+from surehand.workflows.contracts.base import Artifact
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.ledger import statements
 from tests.ledger.grown import grow
-from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
+from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene, said
 from tests.ledger.statements import Statements
 from tests.ledger_databases import DATABASES, OWNER
 
@@ -49,12 +46,12 @@ ONLY: Final = {
         "a_round_reaches_every_entry_behind_stuck_ones",
         "late_attempts_wipe_no_answer_that_counts",
     ),
-    "changed_undos": ("a_human_agrees_to_the_undo_of_the_question_alone",),
-    "claims_in_doubt": (
+    "compensations": ("a_human_agrees_to_the_undo_of_the_question_alone",),
+    "claims": (
+        "a_renewal_extends_the_lease_from_now",
         "after_a_no_a_lookup_settles_both_calls",
         "an_expired_deduping_call_is_repeated_with_its_key",
     ),
-    "first_claims": ("a_renewal_extends_the_lease_from_now",),
     "interventions": ("an_answer_may_bring_the_receipt_that_the_call_would_have_returned",),
     "outbox": (
         "a_gone_receiver_is_asked_again_at_the_next_start",
@@ -135,18 +132,11 @@ def grown(ledger_url: str) -> Iterator[Ledger]:
         scene.claim(scene.call(key="theirs", step_id="replayed"))
         scene.committed(scene.approved(scene.call()))
         _, question = scene.asked(scene.call(key="asked", step_id="asked"))
-        said = Resolution(
-            intervention_id=question,
-            outcome=ResolutionOutcome.HAPPENED,
-            actor="olga",
-            evidence="bank statement",
-        )
-        assert scene.settle(said)[0]
+        assert scene.settle(said(question, "happened"))[0]
         with scene.tx() as tx:
             artifact = Artifact(sha256="a" * 64, uri="a", bytes=1)
             artifacts.record_artifact(tx, RUN, STEP, Kept({}, artifact, b"a"))
-            over = CloseRun(tenant=DEFAULT_TENANT, run_id=RUN, state=RunState.COMPLETED)
-            lifecycle.close_run(tx, over)
+        scene.end()
         grow(ledger_url, DEFAULT_TENANT, RUN, COPIES)
     url = make_url(ledger_url)
     if url.get_backend_name() == "postgresql":  # some of what is sent is sent by administrators

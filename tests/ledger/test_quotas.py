@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from datetime import timedelta
 
 import pytest
@@ -30,15 +28,13 @@ from surehand.activities.ledger.quotas import (
     read_quotas,
     require_unspent,
 )
-from surehand.activities.ledger.runs import lifecycle
-from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Claimed, ClaimResult
-from surehand.workflows.contracts.base import Quota, QuotaWait, RunState, Usage
-from surehand.workflows.contracts.runs import CloseRun, Parent
+from surehand.workflows.contracts.base import Quota, QuotaWait, Usage
+from surehand.workflows.contracts.runs import Parent
 from tests.ledger.databases import Database, until_one_waits
 from tests.ledger.people import administration, person
 from tests.ledger.quotas import limited
-from tests.ledger.scene import LEASE_OVER, NOW, RUN, Scene
+from tests.ledger.scene import LEASE_OVER, NOW, RUN, WORKERS, Scene
 from tests.ledger.standing import ask, granted
 from tests.ledger_databases import DATABASES
 
@@ -59,12 +55,6 @@ def _now_ms(scene: Scene) -> int:
         return tx.now_ms
 
 
-def close(scene: Scene, run_id: str) -> None:
-    end = CloseRun(tenant=scene.tenant, run_id=run_id, state=RunState.COMPLETED)
-    with scene.tx() as tx:
-        lifecycle.close_run(tx, end)
-
-
 async def test_as_many_runs_open_as_may_be_open(database: Database, scene: Scene) -> None:
     limited(scene, open_runs=4)  # one is open already
     async with open_ledger(database.url) as one, open_ledger(database.url) as two:
@@ -77,7 +67,7 @@ async def test_as_many_runs_open_as_may_be_open(database: Database, scene: Scene
 
         while len(rest := [name for name in names if name not in admitted(scene)]) > 0:
             open_now = [row["run_id"] for row in scene.rows(runs, closed_ms=None)]
-            close(scene, next(name for name in open_now if name in admitted(scene)))
+            scene.end(next(name for name in open_now if name in admitted(scene)))
             await asyncio.gather(
                 *(asyncio.to_thread(admit, places[n % 2], name) for n, name in enumerate(rest))
             )
@@ -97,7 +87,7 @@ def test_those_that_wait_are_admitted_in_the_order_in_which_they_were_opened(sce
     last = admit(scene, "c")
     assert last is not None
     assert (last.quota, last.used, last.limit, last.ahead) == (Quota.OPEN_RUNS, "1", "1", 2)
-    close(scene, RUN)
+    scene.end()
     waits = {name: admit(scene, name) for name in ("c", "a", "b")}
     assert [name for name, wait in waits.items() if wait is None] == ["b"]
     told = scene.events("b", "run.admitted")
@@ -270,15 +260,6 @@ async def test_of_two_changes_of_quotas_at_once_none_is_lost(scene: Scene) -> No
     assert (limits.open_runs, limits.weight, limits.set_by) == (4, 2.0, "bob")
 
 
-WORKERS = 6
-
-
-@pytest.fixture(scope="module")
-async def workers(database: Database) -> AsyncIterator[list[Ledger]]:
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(open_ledger(database.url)) for _ in range(WORKERS)]
-
-
 def over(result: ClaimResult) -> OverQuota:
     assert isinstance(result, OverQuota), result
     return result
@@ -304,7 +285,7 @@ def used(scene: Scene) -> list[int]:
 def test_however_many_claim_at_once_exactly_as_many_effects_begin_as_may(
     database: Database, workers: list[Ledger], limit: int, wanted: int
 ) -> None:
-    scene = Scene.begin(workers[0], f"claimers-{_next()}")
+    scene = Scene.begin(workers[0], f"claimers-{next(_numbers)}")
     limited(scene, effects_per_hour=limit)
     at = an_hour(scene)
 
@@ -326,10 +307,6 @@ def test_however_many_claim_at_once_exactly_as_many_effects_begin_as_may(
 
 
 _numbers = iter(range(1, 10_000))
-
-
-def _next() -> int:
-    return next(_numbers)
 
 
 def test_a_new_hour_begins_anew(scene: Scene) -> None:
@@ -375,9 +352,7 @@ def test_what_settles_or_repeats_or_undoes_a_call_needs_no_quota(scene: Scene) -
     failed, lost, kept = (scene.call(step_id=name, key=name) for name in ("f", "l", "k"))
     entry = scene.claimed(failed, now)
     with scene.tx() as tx:
-        assert outcomes.record_failure(
-            tx, failed, entry, "transient", "no", delay=timedelta(seconds=1)
-        )
+        assert outcomes.record_failure(tx, failed, entry, "transient", "no", delay=NOW)
     scene.claimed(lost, now)
     made = scene.claimed(kept, now)
     scene.commit(kept, made)
@@ -411,25 +386,3 @@ def test_a_batchs_next_write_is_claimed_by_itself_where_effects_are_limited(scen
     limited(scene, effects_per_hour=100)
     assert at_once("after") is None
     assert isinstance(scene.claim(scene.call(step_id="after", key="after")), Claimed)
-
-
-def test_a_claim_that_is_rolled_back_has_counted_nothing(scene: Scene) -> None:
-    """As when its worker dies between count and claim: they are one transaction."""
-    limited(scene, effects_per_hour=1)
-    with pytest.raises(RuntimeError, match="killed"), scene.tx() as tx:
-        assert isinstance(claims.claim_effect(tx, scene.call()), Claimed)
-        raise RuntimeError("killed")
-
-    assert (scene.rows(effects), used(scene)) == ([], [])
-    entry = scene.claimed(scene.call())
-    with scene.tx() as tx:
-        assert outcomes.commit_effect(tx, scene.call(), entry, Kept("r")) is not None
-    assert len(scene.events(RUN, "effect.committed")) == 1
-
-
-def test_another_tenants_quota_says_nothing(scene: Scene, other: Scene) -> None:
-    limited(other, effects_per_hour=0)
-
-    assert isinstance(scene.claim(scene.call()), Claimed)
-    over(other.claim(other.call()))
-    assert (used(scene), used(other)) == ([], [])

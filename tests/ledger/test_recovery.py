@@ -11,9 +11,8 @@ import pytest
 
 from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.store import RunNotFound
-from surehand.activities.ledger.core.tables import effects, interventions
+from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects import reconcile
-from surehand.activities.ledger.history import reads
 from surehand.activities.ledger.history.recordings import (
     PastOutput,
     RunAt,
@@ -26,15 +25,25 @@ from surehand.activities.ledger.runs.checkpoints import CheckpointError, SavedCh
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Asked, Claimed, Committed, Doubtful, Entry
 from surehand.activities.tools.tool import Dedupes, Found, Tool
-from surehand.workflows.contracts.base import RunState, StepState, as_artifact
-from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
-from surehand.workflows.contracts.runs import CloseRun, OpenRun, Parent, StartRun
+from surehand.workflows.contracts.base import RunState, StepState
+from surehand.workflows.contracts.runs import OpenRun, Parent, StartRun
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.identity import child_run_id
 from surehand.workflows.plan.plan import Plan
 from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for
 from tests.ledger.rows import change
-from tests.ledger.scene import LEASE_OVER, NOW, OTHER_RUN, RUN, SETTLE, SETTLED, STEP, WINDOW, Scene
+from tests.ledger.scene import (
+    LEASE_OVER,
+    NOW,
+    OTHER_RUN,
+    RUN,
+    SETTLE,
+    SETTLED,
+    STEP,
+    WINDOW,
+    Scene,
+    said,
+)
 
 LOST = httpx.ReadTimeout("the answer was lost")
 RECEIPT = {"id": "r-1"}
@@ -77,35 +86,16 @@ async def test_a_recoverys_end_is_recorded(scene: Scene, make: Callable[[], Tool
     assert body["calls"] == scene.row(effects)["calls"]
     assert "broken" not in body
     assert (scene.row(effects))["recovering_ms"] is None
-
-
-async def test_each_branch_names_its_rule_its_evidence_and_what_it_does(scene: Scene) -> None:
-    loaded = dedupes()
-    left_by_a_dead_attempt(scene, loaded)
-    await last_of(scene, loaded)
-
-    [branch] = scene.events(type_="effect.reconciled")
-
-    assert branch["body"]["rule"] == "dedupes"
-    assert branch["body"]["evidence"] == "no outcome was recorded under fencing token 1"
-    assert branch["body"]["action"] == "call_again"
+    for branch in scene.events(type_="effect.reconciled"):
+        told = {name: branch["body"][name] for name in ("rule", "evidence", "action")}
+        why = "no outcome was recorded under fencing token 1"
+        assert told == {"rule": "dedupes", "evidence": why, "action": "call_again"}
 
 
 async def test_a_call_that_nothing_disturbed_recovers_from_nothing(scene: Scene) -> None:
     await last_of(scene, dedupes())
 
     assert scene.events(type_="recovery.verified") == []
-
-
-def settled_by_hand(scene: Scene) -> None:
-    """A human says what happened."""
-    [question] = scene.rows(interventions)
-    answer = Resolution(
-        intervention_id=question["intervention_id"],
-        outcome=ResolutionOutcome.NOT_HAPPENED,
-        actor="ann",
-    )
-    assert (scene.settle(answer))[0]
 
 
 @pytest.mark.parametrize("make", [dedupes, lookup])
@@ -118,7 +108,7 @@ async def test_a_long_recovery_needs_a_human(scene: Scene, make: Callable[[], To
 
     assert isinstance(result, Asked)
     assert "its recovery has taken longer than 300 s" in result.question
-    settled_by_hand(scene)
+    assert scene.settle(said(result.intervention_id, "not_happened"))[0]
     assert (verified(scene))["action"] == "human"
 
 
@@ -167,9 +157,7 @@ async def test_a_key_is_held_by_its_newest_entry_until_its_effect_is_undone(scen
     request = scene.call()
     scene.committed(request)
     held, other = await find(*KEY), await find("payments.refund", "other")
-    begun = scene.begin_undo()
-    undo = scene.undo(begun.entry)  # type: ignore[union-attr]
-    scene.commit(undo, scene.claimed(undo))
+    scene.undone(scene.begin_undo().entry)  # type: ignore[union-attr]
 
     assert (before, other, await find(*KEY)) == (None, None, None)
     assert held is not None
@@ -193,9 +181,7 @@ def test_a_step_that_is_a_plan_is_done_once_its_own_child_has_completed(scene: S
             lifecycle.open_run(tx, OpenRun(request=start, execution="first"), {})
         if run_id == "run-1~open":
             continue
-        with scene.tx() as tx:
-            end = CloseRun(tenant=scene.tenant, run_id=run_id, state=RunState.COMPLETED)
-            lifecycle.close_run(tx, end)
+        scene.end(run_id)
 
     scene.committed(scene.call())  # an event of the parent, after that
 
@@ -234,9 +220,7 @@ def test_the_view_has_steps_effects_approvals_doubts_and_the_story(scene: Scene)
 
 def test_an_ended_run_waits_for_nothing_and_another_tenant_s_is_not_found(scene: Scene) -> None:
     scene.ask_approval(scene.call(step_id="asks", key="three"))
-    with scene.tx() as tx:
-        asked = CloseRun(tenant=scene.tenant, run_id=RUN, state=RunState.FAILED)
-        lifecycle.close_run(tx, asked)
+    scene.end(state=RunState.FAILED)
 
     with scene.tx() as tx:
         view = read_run_view(tx, RUN)
@@ -315,39 +299,6 @@ def test_what_was_saved_is_found_by_its_name(scene: Scene) -> None:
         named(scene, "x")
 
 
-def test_a_name_is_taken_once_in_a_run_and_nothing_is_replaced(scene: Scene) -> None:
-    save(scene, "before", {"plan_version": 1})
-    scene.open_run(OTHER_RUN)
-    save(scene, "before", run_id=OTHER_RUN)
-
-    with pytest.raises(CheckpointError, match="has a checkpoint before already, of event 3"):
-        save(scene, "before", {"plan_version": 2})
-
-    assert (named(scene, "before")).document == {"plan_version": 1}
-
-
-def test_the_oldest_makes_room_for_the_eleventh_and_its_name_is_free_again(scene: Scene) -> None:
-    for number in range(10):
-        assert save(scene, f"c{number}") == []
-
-    assert save(scene, "c10") == ["c0"]
-
-    assert names(scene) == [f"c{number}" for number in range(10, 0, -1)]
-    assert save(scene, "c0") == ["c1"]
-
-
-def test_a_hidden_checkpoint_says_how_it_is_shown_again(scene: Scene) -> None:
-    for number in range(11):
-        save(scene, f"c{number}")
-
-    hidden = "checkpoint c0 of run run-1 is hidden since .* `.* --keep run-1` shows it again"
-    with pytest.raises(CheckpointError, match=hidden):
-        named(scene, "c0")
-    first = scene.row(checkpoints.checkpoints, name="c0")
-    assert first["document"] == {"run_id": RUN}
-    assert first["delete_after_ms"] - first["hidden_ms"] == WEEK // timedelta(milliseconds=1)
-
-
 def test_one_whose_time_is_over_leaves_its_name_and_its_place_to_the_next(scene: Scene) -> None:
     save(scene, "old", {"run_id": RUN})
     save(scene, "young", after=WEEK - timedelta(days=1))
@@ -360,25 +311,3 @@ def test_one_whose_time_is_over_leaves_its_name_and_its_place_to_the_next(scene:
         True,
         True,
     ]
-
-
-async def test_a_large_checkpoint_is_kept_by_reference(scene: Scene) -> None:
-    document = {"completed_steps": [f"step{number}" for number in range(5000)]}
-
-    save(scene, "large", await scene.artifacts.keep(scene.tenant, RUN, document))
-
-    artifact = as_artifact((named(scene, "large")).document)
-    assert artifact is not None
-    assert await scene.artifacts.read(scene.tenant, RUN, artifact) == document
-    [row] = await scene.ledger.transact(scene.tenant, reads.artifacts_of, RUN)
-    assert (row["step_id"], row["sha256"]) == ("checkpoint:large", artifact.sha256)
-
-
-def test_another_tenants_run_has_no_checkpoints_and_gets_none(scene: Scene, other: Scene) -> None:
-    scene.open_run("theirs")
-    save(scene, "before", run_id="theirs")
-
-    with pytest.raises(RunNotFound):
-        save(other, "after", run_id="theirs")
-    with other.tx(OVER) as tx:
-        assert checkpoints.list_checkpoints(tx, "theirs") == []

@@ -24,8 +24,7 @@ from surehand.workflows.contracts.effects import (
     ResolutionOutcome,
 )
 from tests.ledger.attempts import Provider, time_passes
-from tests.ledger.scene import LEASE, LEASE_OVER, Scene
-from tests.ledger.test_changed_undos import said
+from tests.ledger.scene import LEASE, LEASE_OVER, Scene, said
 
 pytestmark = pytest.mark.guarantee("G4")
 
@@ -134,7 +133,7 @@ async def test_the_answer_undo_asks_the_world_again(scene: Scene) -> None:
 
     for number, outcome in enumerate([CompensationOutcome.HUMAN_NEEDED, "compensated"], 2):
         accepted, why = scene.settle(
-            said(report, ResolutionOutcome.UNDO), resolution_id=f"#{number}"
+            said(report.intervention_id, ResolutionOutcome.UNDO), resolution_id=f"#{number}"
         )
         assert accepted, why
         report = await world.undo(scene, entry, attempt=number)

@@ -17,20 +17,18 @@ from temporalio.testing import ActivityEnvironment
 from surehand.activities.effects import leases as leases_module
 from surehand.activities.effects.compensation import CompensationActivities
 from surehand.activities.effects.leases import keep_freeing
-from surehand.activities.effects.reconcile import settle_stale
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.tables import effects, leases
 from surehand.activities.ledger.effects import resource_leases as lease_rows
 from surehand.activities.ledger.effects.resource_leases import LeaseRequest
 from surehand.activities.tools.failures import Permanent
 from surehand.activities.tools.tool import Dedupes, Tool, ToolContext, Undo
-from surehand.activities.tools.toolbox import READ, WRITE, Toolbox, tool
+from surehand.activities.tools.toolbox import READ, WRITE, tool
 from surehand.activities.worker.context import WorkerContext, keep_alive
-from surehand.activities.worker.crash_points import Crash
-from surehand.activities.worker.watchdog import Watchdog
 from surehand.workflows.contracts.effects import Compensate, CompensationOutcome
 from surehand.workflows.contracts.tools import Batch, Succeeded, ToolCall, ToolReport
 from surehand.workflows.names import PAUSES, ErrorType
+from tests.ledger.attempts import reconciled, worker_of
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
 
 T = TypeVar("T")
@@ -132,11 +130,7 @@ async def attempt(run_id: str, work: Coroutine[Any, Any, T]) -> T:
 
 
 def worker(scene: Scene, *tools: Tool) -> Worker:
-    second = timedelta(seconds=1)
-    context = WorkerContext(
-        scene.ledger, Toolbox(tools), scene.artifacts, Crash(), 3 * second, second, Watchdog()
-    )
-    return Worker(scene, context)
+    return Worker(scene, worker_of(scene, *tools))
 
 
 def told(scene: Scene, run_id: str = RUN) -> list[str]:
@@ -370,7 +364,7 @@ async def test_a_worker_frees_its_tenants_resources(scene: Scene, other: Scene) 
 
     for tenant in (scene, other):
         while (tenant.row(leases))["holder"] is not None:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
         assert len(tenant.events(type_="resource.freed")) == 1
     stopping.set()
     await freeing
@@ -381,9 +375,4 @@ async def test_a_round_of_reconciliation_frees_what_dead_calls_hold(scene: Scene
     with scene.tx() as tx:
         tx.execute(update(leases).where(leases.c.tenant_id == tx.tenant).values(lease_until_ms=1))
 
-    async def dead(run_id: str) -> bool:
-        return False
-
-    done = await settle_stale(worker(scene).context, scene.tenant, dead, quiet=NOW, limit=10)
-
-    assert done.freed == 1
+    assert (await reconciled(scene, quiet=NOW)).freed == 1

@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.core.statements import delete_rows, update_rows
-from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, open_ledger
+from surehand.activities.ledger.core.store import Ledger, Transaction, open_ledger
 from surehand.activities.ledger.core.tables import (
     approvals,
     artifacts,
@@ -32,7 +32,6 @@ from surehand.activities.ledger.core.tables import (
     decisions,
     effects,
     events,
-    metadata,
     notifications,
     plans,
     replays,
@@ -51,7 +50,7 @@ from surehand.activities.ledger.retention import deletion, hiding
 from surehand.activities.ledger.retention.deletion import Content, Exported
 from surehand.activities.ledger.retention.hiding import CannotKeep, Policy, RunHidden
 from surehand.activities.ledger.runs import checkpoints as saved_checkpoints
-from surehand.activities.ledger.runs import lifecycle, steering
+from surehand.activities.ledger.runs import steering
 from surehand.activities.ledger.runs.lifecycle import RunIdTaken
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import Kept
@@ -64,7 +63,7 @@ from surehand.process.blobs import Collected, collect_unreferred
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.base import RunState
-from surehand.workflows.contracts.runs import CloseRun, Linked, Parent
+from surehand.workflows.contracts.runs import Linked, Parent
 from surehand.workflows.contracts.steering import CancelRun
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.payload_codec import payloads_of
@@ -93,11 +92,19 @@ class Office:
     async def round(self, policy: Policy = AT_ONCE) -> Round:
         return await replace(self.retention, policy=policy).round()
 
-    def end(self, *run_ids: str, state: RunState = RunState.COMPLETED) -> None:
-        for run_id in run_ids:
-            asked = CloseRun(tenant=self.scene.tenant, run_id=run_id, state=state)
-            with self.scene.tx() as tx:
-                lifecycle.close_run(tx, asked)
+    @contextmanager
+    def tx(self) -> Iterator[Transaction]:
+        """Open a transaction of the role that deletes."""
+        with self.retention.ledger.transaction(self.scene.tenant) as tx:
+            yield tx
+
+    def hold(self, run_id: str = RUN, reason: str = "") -> list[str]:
+        with self.tx() as tx:
+            return hiding.hold_run(tx, run_id, by="rita", reason=reason)
+
+    def release(self, run_id: str = RUN) -> list[str]:
+        with self.tx() as tx:
+            return hiding.release_run(tx, run_id, by="rita")
 
     def exported(self, name: str) -> list[dict[str, Any]]:
         """Return what a signed export has, line by line, once it is proven."""
@@ -160,7 +167,7 @@ async def lived(office: Office) -> None:
     folder = payloads_of(RUN)
     await office.retention.artifacts.blobs.put(f"{folder}/{'a' * 64}", MARKER.encode())
     save(scene, "before")
-    office.end(CHILD, RUN)
+    scene.end(CHILD, RUN)
 
 
 async def test_a_run_is_hidden_first_and_deleted_later(office: Office) -> None:
@@ -177,22 +184,18 @@ async def test_a_run_is_hidden_first_and_deleted_later(office: Office) -> None:
     ):
         effects_of(tx, RUN)
     assert (await office.round(replace(AT_ONCE, grace=DAY))).deleted == []
-    hold_and_release(office)
+    assert office.hold(CHILD, "a lawsuit") == [RUN, CHILD]
+    with office.tx() as tx:
+        assert hiding.read_hidden(tx, RUN) is None
+        assert hiding.why_kept(tx, RUN) == "held by rita: a lawsuit"
+    assert office.release() == [RUN, CHILD]
 
     await office.round()
     second = await office.round()
 
     assert second.deleted == [] and second.hidden == []
-    for table in (
-        steps,
-        plans,
-        artifacts,
-        checkpoints,
-        notifications,
-        decisions,
-        steerings,
-        events,
-    ):
+    gone = (steps, plans, artifacts, checkpoints, notifications, decisions, steerings, events)
+    for table in gone:
         assert scene.rows(table) == [], table.name
     assert {row["run_id"]: row["input"] for row in scene.rows(runs)} == {RUN: {}, CHILD: {}}
     assert MARKER not in str([scene.rows(table) for table in (effects, approvals, runs)])
@@ -201,15 +204,6 @@ async def test_a_run_is_hidden_first_and_deleted_later(office: Office) -> None:
     assert not (office.folder / "store" / payloads_of(RUN)).exists()
     events_and_signature = (office.folder / "exports" / f"{RUN}.jsonl").read_text().count("\n")
     assert events_and_signature == scene.row(runs, run_id=RUN)["seq"] + 1
-
-
-def hold_and_release(office: Office) -> None:
-    with office.retention.ledger.transaction(office.scene.tenant) as tx:
-        assert hiding.hold_run(tx, CHILD, by="rita", reason="a lawsuit") == [RUN, CHILD]
-        assert hiding.read_hidden(tx, RUN) is None
-    with office.retention.ledger.transaction(office.scene.tenant) as tx:
-        assert hiding.why_kept(tx, RUN) == "held by rita: a lawsuit"
-        assert hiding.release_run(tx, RUN, by="rita") == [RUN, CHILD]
 
 
 async def test_a_deleted_runs_key_makes_no_second_effect(office: Office) -> None:
@@ -238,7 +232,7 @@ async def test_uses_of_a_standing_approval_survive_deletion(office: Office) -> N
     person(scene, "ann", "manager")
     granted(scene, "ann")
     ask(scene)
-    office.end(RUN)
+    scene.end(RUN)
     used = scene.rows(standing_uses)
     assert used
 
@@ -268,10 +262,9 @@ async def test_what_is_open_about_a_run_keeps_it_and_is_named(office: Office, wh
         case "forked":
             scene.open_run(OTHER_RUN, linked=Linked(run_id=RUN, outputs={}))
             says = f"run {OTHER_RUN} has taken over its outputs"
-    office.end(*ended, state=state)
+    scene.end(*ended, state=state)
     if what == "held":
-        with office.retention.ledger.transaction(scene.tenant) as tx:
-            hiding.hold_run(tx, RUN, by="rita", reason="")
+        office.hold()
         says = "held by rita"
     if what == "temporal":
 
@@ -294,7 +287,7 @@ async def test_a_run_that_another_one_rests_on_is_kept_and_named(office: Office)
     entry = scene.committed(scene.call())
     scene.open_run(OTHER_RUN)
     assert isinstance(scene.claim(scene.call(run_id=OTHER_RUN)), Committed)
-    office.end(RUN)
+    scene.end(RUN)
 
     done = await office.round()
 
@@ -326,7 +319,7 @@ async def test_nothing_is_deleted_where_no_setting_says_so(office: Office) -> No
 async def test_a_deleted_runs_failed_effect_is_called_again(office: Office) -> None:
     scene = office.scene
     scene.failed(scene.call(), "permanent")
-    office.end(RUN)
+    scene.end(RUN)
     await office.round()
     scene.open_run(OTHER_RUN)
 
@@ -346,7 +339,7 @@ async def test_an_artifact_that_another_run_has_stays_readable(office: Office) -
     with scene.tx() as tx:
         artifact_rows.record_artifact(tx, RUN, STEP, kept)
         artifact_rows.record_artifact(tx, OTHER_RUN, STEP, kept)
-    office.end(RUN)
+    scene.end(RUN)
 
     done = await office.round()
 
@@ -411,8 +404,8 @@ async def test_neither_database_deletes_what_is_not_going(office: Office) -> Non
 
 
 async def test_a_row_that_says_it_was_hidden_long_ago_is_refused(office: Office) -> None:
-    office.end(RUN)
     scene = office.scene
+    scene.end()
     row = {
         "tenant_id": scene.tenant, "run_id": RUN, "hidden_ms": 1,
         "hidden_by": "mallory", "delete_after_ms": 1,
@@ -423,9 +416,13 @@ async def test_a_row_that_says_it_was_hidden_long_ago_is_refused(office: Office)
 
 
 @pytest.mark.parametrize("database", DATABASES[1:], indirect=True)
-@pytest.mark.parametrize(
-    "sql",
-    [
+async def test_the_workers_role_deletes_nothing(office: Office) -> None:
+    await lived(office)
+    await office.round(replace(AT_ONCE, grace=DAY))
+    before = office.scene.rows(retentions), office.scene.rows(events)
+
+    denied = "permission denied|until its run is being deleted"
+    for sql in (
         "INSERT INTO retentions (tenant_id, run_id, hidden_ms, hidden_by, delete_after_ms)"
         " SELECT tenant_id, run_id, 99999999999999, 'm', 99999999999999 FROM runs",
         "UPDATE retentions SET delete_after_ms = hidden_ms",
@@ -434,16 +431,9 @@ async def test_a_row_that_says_it_was_hidden_long_ago_is_refused(office: Office)
         "DELETE FROM events",
         "UPDATE effects SET content_deleted_ms = 1",
         "UPDATE checkpoints SET document = '{}'",
-    ],
-)
-async def test_the_workers_role_deletes_nothing(office: Office, sql: str) -> None:
-    await lived(office)
-    await office.round(replace(AT_ONCE, grace=DAY))
-    before = office.scene.rows(retentions), office.scene.rows(events)
-
-    denied = "permission denied|until its run is being deleted"
-    with refused(office.scene.ledger, office.scene.tenant, denied) as tx:
-        tx.connection.execute(text(sql))
+    ):
+        with refused(office.scene.ledger, office.scene.tenant, denied) as tx:
+            tx.connection.execute(text(sql))
 
     assert (office.scene.rows(retentions), office.scene.rows(events)) == before
 
@@ -451,25 +441,25 @@ async def test_the_workers_role_deletes_nothing(office: Office, sql: str) -> Non
 async def test_what_is_going_is_not_taken_back_and_bars_its_run(office: Office) -> None:
     await lived(office)
     await office.round(replace(AT_ONCE, grace=DAY))
-    with office.retention.ledger.transaction(office.scene.tenant) as tx:
+    with office.tx() as tx:
         assert deletion.find_over(tx) == []
-        hiding.hold_run(tx, RUN, by="rita", reason="")
-    with office.retention.ledger.transaction(office.scene.tenant) as tx:
-        hiding.release_run(tx, RUN, by="rita")
+    office.hold()
+    office.release()
+    with office.tx() as tx:
         assert hiding.hide_run(tx, RUN, by="r", grace=timedelta(0)) is None
-    with office.retention.ledger.transaction(office.scene.tenant) as tx:
+    with office.tx() as tx:
         deletion.let_go(tx, RUN, by="rita")
-        with pytest.raises(CannotKeep, match="run run-1 is being deleted since"):
-            hiding.hold_run(tx, RUN, by="rita", reason="")
+    with pytest.raises(CannotKeep, match="run run-1 is being deleted since"):
+        office.hold()
     assert {row["run_id"] for row in office.scene.rows(bars)} == {RUN, CHILD}
 
 
 async def test_nobody_rests_on_content_that_is_going(office: Office) -> None:
     scene = office.scene
     scene.committed(scene.call())
-    office.end(RUN)
+    scene.end(RUN)
     scene.open_run(OTHER_RUN)
-    with office.retention.ledger.transaction(scene.tenant) as tx:
+    with office.tx() as tx:
         assert hiding.hide_run(tx, RUN, by="r", grace=timedelta(0)) is None
         assert isinstance(deletion.let_go(tx, RUN, by="rita"), deletion.Going)
 
@@ -483,13 +473,13 @@ async def test_nobody_rests_on_content_that_is_going(office: Office) -> None:
 async def test_what_another_run_has_come_to_rest_on_does_not_go(office: Office) -> None:
     scene = office.scene
     scene.committed(scene.call())
-    office.end(RUN)
+    scene.end(RUN)
     scene.open_run(OTHER_RUN)
-    with office.retention.ledger.transaction(scene.tenant) as tx:
+    with office.tx() as tx:
         assert hiding.hide_run(tx, RUN, by="r", grace=timedelta(0)) is None
     assert isinstance(scene.claim(scene.call(run_id=OTHER_RUN)), Committed)
 
-    with office.retention.ledger.transaction(scene.tenant) as tx:
+    with office.tx() as tx:
         kept = deletion.let_go(tx, RUN, by="rita")
 
     assert isinstance(kept, str)
@@ -500,7 +490,7 @@ async def test_the_digest_of_what_an_approval_rested_on_goes_with_its_run(office
     scene = office.scene
     request = replace(scene.call(), precondition="sha256:of a guessable price")
     scene.committed(scene.approved(request))
-    office.end(RUN)
+    scene.end(RUN)
     assert scene.rows(approvals)[0]["precondition"] is not None
 
     await office.round()
@@ -536,12 +526,10 @@ async def test_an_old_checkpoint_is_hidden_exported_and_deleted(office: Office) 
     with refused(office.retention.ledger, scene.tenant, "its grace is not shortened") as tx:
         hidden = update_rows(checkpoints, name="over")
         tx.execute(hidden.values(delete_after_ms=checkpoints.c.hidden_ms))
-    with office.retention.ledger.transaction(scene.tenant) as tx:
-        hiding.hold_run(tx, RUN, by="rita", reason="")
+    office.hold()
     assert names(office) == ["over", "still-there"]
     assert (await office.round(Policy(grace=timedelta(0)))).hidden == []
-    with office.retention.ledger.transaction(scene.tenant) as tx:
-        hiding.release_run(tx, RUN, by="rita")
+    office.release()
 
     second = await office.round(Policy(grace=timedelta(0)))
 
@@ -571,11 +559,11 @@ async def test_exports_of_checkpoints_are_not_overwritten(office: Office) -> Non
 async def test_held_and_unexported_checkpoints_stay(office: Office) -> None:
     at_once, scene = Policy(grace=timedelta(0)), office.scene
     save(scene, "over", after=-2 * WEEK)
-    with office.retention.ledger.transaction(scene.tenant) as tx:
-        hiding.hold_run(tx, RUN, by="rita", reason="")
+    office.hold()
+    with office.tx() as tx:
+        hiding.hide_checkpoints(tx, RUN, grace=DAY)
     assert (await office.round(at_once)) == Round()
-    with office.retention.ledger.transaction(scene.tenant) as tx:
-        hiding.release_run(tx, RUN, by="rita")
+    office.release()
 
     silent = replace(office, retention=replace(office.retention, export=None))
     done = await silent.round(at_once)
@@ -584,37 +572,33 @@ async def test_held_and_unexported_checkpoints_stay(office: Office) -> None:
     assert [(one.run_id, one.why) for one in done.kept] == [(RUN, "checkpoints are not exported")]
 
 
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
-        ("steps", "output"),
-        ("approvals", "params"),
-        ("effects", "receipt"),
-        ("effects", "params"),
-        ("notifications", "facts"),
-    ],
-)
-async def test_exports_precede_deletion(office: Office, table: str, said: str) -> None:
+#: By table: columns in which a run says what it is about.
+SAY: Final = {
+    steps: ("output",),
+    approvals: ("params",),
+    effects: ("receipt", "params"),
+    notifications: ("facts",),
+}
+
+
+async def test_exports_precede_deletion(office: Office) -> None:
+    """Of rows, and of what the store has."""
     await lived(office)
-    before = [row for row in rows_by_name(office, table) if row["run_id"] == RUN]
+    before = {table: office.scene.rows(table, run_id=RUN) for table in SAY}
 
     done = await office.round()
 
     [part] = done.deleted
     assert str(office.folder / "exports" / f"{RUN}+runs.jsonl") in part.exports
-    found = [one["row"] for one in office.exported(f"{RUN}+runs") if one.get("table") == table]
-    assert [row[said] for row in found] == [row[said] for row in before]
-    assert MARKER in json.dumps([row[said] for row in found])
-    after = [row for row in rows_by_name(office, table) if row["run_id"] == RUN]
-    assert MARKER not in str([row[said] for row in after])
-
-
-async def test_what_the_store_has_of_it_is_in_its_export_too(office: Office) -> None:
-    await lived(office)
-
-    await office.round()
-
-    files = [one for one in office.exported(f"{RUN}+runs") if "file" in one]
+    exported = office.exported(f"{RUN}+runs")
+    for table, columns in SAY.items():
+        found = [one["row"] for one in exported if one.get("table") == table.name]
+        for said in columns:
+            assert [row[said] for row in found] == [row[said] for row in before[table]]
+            assert MARKER in json.dumps([row[said] for row in found])
+            left = office.scene.rows(table, run_id=RUN)
+            assert MARKER not in str([row[said] for row in left])
+    files = [one for one in exported if "file" in one]
     assert all(MARKER.encode() in base64.b64decode(one["base64"]) for one in files)
     payloads = [one for one in files if one["file"].startswith(payloads_of(RUN))]
     assert (len(payloads), len(files) - len(payloads)) == (1, 1)
@@ -633,31 +617,13 @@ async def test_a_lost_file_is_named_in_the_export(office: Office) -> None:
     assert lost["lost"] is True
 
 
-async def test_broken_rounds_keep_exports(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    await lived(office)
-
-    def dies(*_: Any, **__: Any) -> Any:
-        raise LedgerUnavailable("the process is gone")
-
-    with monkeypatch.context() as patched, pytest.raises(LedgerUnavailable):
-        patched.setattr(deletion, "delete_going", dies)
-        await office.round()
-    assert not (office.folder / "store" / payloads_of(RUN)).exists()
-
-    done = await office.round()
-
-    [part] = done.deleted
-    assert str(office.folder / "exports" / f"{RUN}+runs.jsonl") in part.exports
-    assert [one["file"] for one in office.exported(f"{RUN}+runs") if "file" in one]
-
-
 async def test_changes_are_exported_again(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     await lived(office)
-    write = office.retention.export
+    write, files = office.retention.export, office.files()
     assert write is not None
 
-    async def late(content: Content, files: Files) -> Exported:
-        made = await write(content, files)
+    async def late(content: Content, of_store: Files) -> Exported:
+        made = await write(content, of_store)
         with office.scene.tx() as tx:
             tx.execute(update_rows(notifications, run_id=content.run_id).values(attempts=7))
         return made
@@ -669,14 +635,11 @@ async def test_changes_are_exported_again(office: Office, monkeypatch: pytest.Mo
         f"rows of run {RUN} have changed since they were exported: the next round goes on"
     ]
     assert len(office.scene.rows(notifications)) == 2
+    assert office.files() == files
     assert (await office.round()).deleted
     exported = office.exported(f"{RUN}+runs+2")
     rows = [one["row"] for one in exported if one.get("table") == "notifications"]
     assert [row["attempts"] for row in rows] == [7, 7]
-
-
-def rows_by_name(office: Office, table: str) -> list[dict[str, Any]]:
-    return office.scene.rows(metadata.tables[table])
 
 
 _KILLED: Final = """
@@ -706,7 +669,11 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("where", ["files", "rows"])
+@pytest.mark.parametrize(
+    ("database", "where"),
+    [("sqlite", "files"), pytest.param("postgresql", "rows", marks=pytest.mark.postgres)],
+    indirect=["database"],
+)
 async def test_a_killed_round_ends_the_same_when_repeated(office: Office, where: str) -> None:
     await lived(office)
     scene, url = office.scene, office.retention.ledger.engine.url
@@ -719,7 +686,12 @@ async def test_a_killed_round_ends_the_same_when_repeated(office: Office, where:
 
     done = await office.round()
 
-    assert [one.run_id for one in done.deleted] == [RUN]
+    [part] = done.deleted
+    assert (part.run_id, str(office.folder / "exports" / f"{RUN}+runs.jsonl") in part.exports) == (
+        RUN,
+        True,
+    )
+    assert [one["file"] for one in office.exported(f"{RUN}+runs") if "file" in one]
     assert scene.rows(steps) == [] and scene.rows(events) == []
     assert len(scene.rows(effects)) == 2
     assert (await office.round()).deleted == []

@@ -46,18 +46,9 @@ async def office(scene: Scene, keeper: Ledger, tmp_path: Path) -> Office:
     """Two runs that have ended, the first of which is the first to go; and a file of nobody."""
     made = office_of(scene, keeper, tmp_path)
     scene.open_run(OTHER_RUN)
-    made.end(RUN)
-    made.end(OTHER_RUN)
+    scene.end(RUN, OTHER_RUN)
     await made.retention.artifacts.keep(scene.tenant, RUN, "x" * 9000)
     return made
-
-
-def switched(office: Office, *, hold: bool) -> None:
-    with office.retention.ledger.transaction(office.scene.tenant) as tx:
-        if hold:
-            hiding.hold_run(tx, RUN, by="rita", reason="a lawsuit")
-        else:
-            hiding.release_run(tx, RUN, by="rita")
 
 
 def gone(done: Round) -> list[str]:
@@ -211,9 +202,8 @@ async def test_serving_waits_while_something_is_away(error: Exception) -> None:
     assert len(told) == 1 and str(error) in told[0] and "the next round is in" in told[0]
 
 
-@pytest.mark.parametrize("hold", [True, False])
 async def test_a_deleted_run_is_neither_held_nor_released_and_its_chain_stays_as_exported(
-    scene: Scene, keeper: Ledger, tmp_path: Path, hold: bool
+    scene: Scene, keeper: Ledger, tmp_path: Path
 ) -> None:
     office = office_of(scene, keeper, tmp_path)
     await lived(office)
@@ -221,29 +211,12 @@ async def test_a_deleted_run_is_neither_held_nor_released_and_its_chain_stays_as
     with scene.tx() as tx:
         _, _, before = chain_of(tx, RUN)
 
-    with pytest.raises(hiding.CannotKeep, match=f"run {RUN} was deleted by rita on "):
-        switched(office, hold=hold)
+    for switch in (office.hold, office.release):
+        with pytest.raises(hiding.CannotKeep, match=f"run {RUN} was deleted by rita on "):
+            switch()
 
     with scene.tx() as tx:
         assert chain_of(tx, RUN)[2] == before
-    assert scene.rows(holds) == []
-
-
-async def test_a_run_that_is_going_cannot_be_held(
-    scene: Scene, keeper: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    office = office_of(scene, keeper, tmp_path)
-    await lived(office)
-
-    async def fails(folder: str) -> None:
-        raise StoreUnavailable("Permission denied")
-
-    monkeypatch.setattr(office.retention.artifacts.blobs, "remove", fails)
-    await office.round()
-
-    with pytest.raises(hiding.CannotKeep, match=f"run {RUN} is being deleted since"):
-        switched(office, hold=True)
-
     assert scene.rows(holds) == []
 
 
@@ -256,7 +229,7 @@ async def test_a_run_that_is_held_after_a_round_has_listed_it_loses_no_file(
 
     async def listed(made: Any) -> Any:
         found = await keeper.transact(scene.tenant, deletion.find_over)
-        switched(office, hold=True)
+        office.hold()
         return found
 
     monkeypatch.setattr(type(office.retention), "_find_over", listed)
@@ -314,7 +287,7 @@ async def test_lost_or_foreign_files_are_told(scene: Scene, keeper: Ledger, tmp_
     kept = await store.keep(scene.tenant, run_id, "x" * 9000)
     with scene.tx() as tx:
         artifact_rows.record_artifact(tx, run_id, STEP, kept)
-    office.end(run_id)
+    scene.end(run_id)
     empty = type(store)(str(tmp_path / "empty"), keeper, largest_inline=8 * 1024)
     unmounted = replace(office, retention=replace(office.retention, artifacts=empty))
     done = await unmounted.round()
@@ -358,23 +331,6 @@ async def test_a_row_that_changes_as_its_files_go_leaves_both_exports_named(
     assert named == ", ".join(f"{folder}/{file}" for file in files)
 
 
-async def test_a_changed_row_keeps_its_files(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
-    office = office_of(scene, keeper, tmp_path)
-    await lived(office)
-    files, export = office.files(), office.retention.export
-    assert export is not None
-
-    async def late(content: Content, files: Files) -> Exported:
-        made = await export(content, files)
-        with scene.tx() as tx:
-            tx.execute(update_rows(notifications, run_id=content.run_id).values(attempts=7))
-        return made
-
-    await replace(office, retention=replace(office.retention, export=late)).round()
-
-    assert office.files() == files
-
-
 async def test_graces_are_not_shortened(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
     office = office_of(scene, keeper, tmp_path)
     save(scene, "before")
@@ -384,14 +340,3 @@ async def test_graces_are_not_shortened(scene: Scene, keeper: Ledger, tmp_path: 
 
     assert gone(await office.round(Policy(grace=DAY))) == []
     assert gone(await office.round(Policy(grace=timedelta(0)))) == [RUN]
-
-
-async def test_a_held_runs_checkpoint_stays(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
-    office = office_of(scene, keeper, tmp_path)
-    save(scene, "over", after=-timedelta(days=14))
-    switched(office, hold=True)
-
-    with keeper.transaction(scene.tenant) as tx:
-        hiding.hide_checkpoints(tx, RUN, grace=DAY)
-
-    assert scene.row(checkpoints, name="over")["hidden_ms"] is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -11,15 +10,13 @@ from surehand.activities.ledger.core.tables import effects, interventions, runs
 from surehand.activities.ledger.effects import claims, outcomes, run_tree
 from surehand.activities.ledger.effects.compensations import NothingToUndo, ToUndo, begin_undo
 from surehand.activities.ledger.effects.run_tree import Cursor, TakesOverUndone
-from surehand.activities.ledger.people.starts import StartRefused
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Asked, Barred, Claimed, Committed, Entry
 from surehand.workflows.contracts.base import RunState
-from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun, Linked, Parent
 from surehand.workflows.run.run_records import Saga
-from tests.ledger.scene import OTHER_RUN, RUN, STEP, UNDOABLE, Scene
+from tests.ledger.scene import OTHER_RUN, RUN, STEP, UNDOABLE, Scene, said
 
 pytestmark = pytest.mark.guarantee("G4")
 
@@ -106,8 +103,7 @@ def test_a_page_goes_on_behind_its_last_effect_whatever_was_undone_meanwhile(sce
         made(scene, name)
     with scene.tx() as tx:
         page = run_tree.list_remaining(tx, RUN, limit=1)
-    undo = scene.undo(page.effects[0].entry)
-    scene.commit(undo, scene.claimed(undo))
+    scene.undone(page.effects[0].entry)
 
     with scene.tx() as tx:
         following = run_tree.list_remaining(tx, RUN, after=page.following)
@@ -147,8 +143,7 @@ def test_both_effects_of_a_step_are_undone_each_by_its_entry(scene: Scene) -> No
         with scene.tx() as tx:
             found = begin_undo(tx, entry_id, RUN, STEP, lambda _: UNDOABLE)
         assert isinstance(found, ToUndo) and found.entry.entry_id == entry_id
-        undo = scene.undo(found.entry)
-        scene.commit(undo, scene.claimed(undo))
+        scene.undone(found.entry)
 
     assert {(row["key"], row["state"]) for row in scene.rows(effects, undoes=None)} == {
         ("first", "compensated"),
@@ -205,18 +200,12 @@ def test_a_barred_step_bars_its_child_runs_and_no_other_step(scene: Scene) -> No
     assert isinstance(scene.claim(scene.call()), Claimed)
 
 
-def test_a_child_run_of_a_run_that_nobody_knows_is_not_opened(scene: Scene) -> None:
-    with pytest.raises(StartRefused, match="run nobody has not started it"):
-        scene.open_run("nobody~pay", parent=Parent(run_id="nobody", step_id="pay"))
-
-
 def test_what_is_left_keeps_its_reason_for_as_long_as_it_stands(scene: Scene) -> None:
     tree(scene)
     kept, undone = made(scene, "kept", CHILD), made(scene, "undone")
     with scene.tx() as tx:
         run_tree.note_left(tx, RUN, [kept, undone], "irreversible")
-    undo = scene.undo(scene.entry(undone))
-    scene.commit(undo, scene.claimed(undo))
+    scene.undone(scene.entry(undone))
 
     with scene.tx() as tx:
         every = run_tree.effects_of_tree(tx, RUN, newest=3)
@@ -236,12 +225,6 @@ def test_what_is_left_keeps_its_reason_for_as_long_as_it_stands(scene: Scene) ->
     )
 
 
-def _close(scene: Scene, run_id: str) -> None:
-    with scene.tx() as tx:
-        end = CloseRun(tenant=scene.tenant, run_id=run_id, state=RunState.COMPLETED)
-        lifecycle.close_run(tx, end)
-
-
 def test_of_a_tree_those_child_runs_are_open_that_have_not_ended(scene: Scene) -> None:
     tree(scene)
 
@@ -251,7 +234,7 @@ def test_of_a_tree_those_child_runs_are_open_that_have_not_ended(scene: Scene) -
 
     assert (open_(RUN), open_(CHILD)) == ([CHILD, BELOW], [BELOW])
     assert (open_(RUN, "pay"), open_(RUN, "mail")) == ([CHILD, BELOW], [])
-    _close(scene, CHILD)
+    scene.end(CHILD)
     assert open_(RUN) == [BELOW]
 
 
@@ -279,21 +262,19 @@ def test_a_run_takes_over_no_step_whose_effect_was_undone(scene: Scene, how: str
     taken = "pay"
     if how == "child run's":
         effect = scene.committed(scene.call(run_id=BELOW, key="below"))
-        _close(scene, CHILD)
+        scene.end(CHILD)
         _undone_from_above(scene, effect, done=True)
     elif how == "child run's, under way":
         effect = scene.committed(scene.call(run_id=BELOW, key="below"))
-        _close(scene, CHILD)
+        scene.end(CHILD)
         _undone_from_above(scene, effect, done=False)
     elif how == "another run's":
         owned = scene.committed(scene.call(run_id=OTHER_RUN))
         scene.claim(scene.call(step_id="pay"))
-        undo = scene.undo(owned)
-        scene.commit(undo, scene.claimed(undo))
+        scene.undone(owned)
     elif how == "by hand":
         _, question = scene.asked(scene.call(step_id="pay"))
-        by_hand: dict[str, Any] = {"outcome": ResolutionOutcome.COMPENSATED, "actor": "olga"}
-        scene.settle(Resolution(intervention_id=question, **by_hand))
+        scene.settle(said(question, "compensated"))
     else:
         scene.compensated(scene.call(step_id="pay[3]" if how == "of a list" else "pay"))
 
@@ -315,7 +296,7 @@ def test_a_run_takes_over_a_child_run_that_has_undone_something_of_its_own(scene
     tree(scene)
     scene.compensated(scene.call(run_id=CHILD, key="orphan", step_id="orphan"))
     made(scene, "stands", run_id=CHILD)
-    _close(scene, CHILD)
+    scene.end(CHILD)
 
     _begin_from(scene, RUN, "pay")
 
@@ -335,8 +316,7 @@ def test_a_run_is_told_when_what_it_has_taken_over_is_undone(scene: Scene, how: 
         scene.open_run("again", linked=linked)
         last = "again"
 
-    undo = scene.undo(effect)
-    scene.commit(undo, scene.claimed(undo))
+    scene.undone(effect)
 
     [asked] = scene.rows(interventions, run_id=last)
     assert (asked["rule"], asked["step_id"]) == ("undone", "pay")
@@ -370,10 +350,7 @@ def test_a_completed_child_run_of_which_something_was_undone_later_is_told(scene
         made(scene, f"of {step}", child)
     # Its own undoing of what it did not want is no reason.
     scene.compensated(scene.call(run_id=orphaned, step_id="other", key="other"))
-    for child in (CHILD, kept, orphaned):
-        with scene.tx() as tx:
-            closing = CloseRun(tenant=tx.tenant, run_id=child, state=RunState.COMPLETED)
-            lifecycle.close_run(tx, closing)
+    scene.end(CHILD, kept, orphaned)
 
     with scene.tx(timedelta(seconds=1)) as tx:
         run_tree.bar_tree(tx, RUN)
@@ -444,9 +421,9 @@ def test_a_run_completes_after_child_runs_and_beside_known_ones(scene: Scene) ->
     own = ("own", made(scene, "own"))
 
     assert not completes(scene, knowing(own, children=(CHILD,)))
-    _close(scene, CHILD)
+    scene.end(CHILD)
     assert not completes(scene, knowing(own, children=(CHILD,)))
-    _close(scene, BELOW)
+    scene.end(BELOW)
     assert not completes(scene, knowing(own))
     assert completes(scene, knowing(own, children=(CHILD,)))
 
@@ -454,7 +431,7 @@ def test_a_run_completes_after_child_runs_and_beside_known_ones(scene: Scene) ->
 def test_a_child_run_undone_later_stops_completion(scene: Scene) -> None:
     scene.open_run(CHILD, parent=Parent(run_id=RUN, step_id="pay"))
     entry = scene.committed(scene.call(run_id=CHILD, key="a", step_id="a"))
-    _close(scene, CHILD)
+    scene.end(CHILD)
     with scene.tx(timedelta(seconds=1)) as tx:
         run_tree.bar_tree(tx, CHILD)
     undo = scene.undo(entry)

@@ -120,31 +120,6 @@ def test_an_attempt_recorded_twice_is_one_row(scene: Scene) -> None:
     assert (row["state"], row["error"], row["error_class"]) == ("failed", "no", "transient")
 
 
-def test_what_stands_uncompensated_is_listed_with_its_reason(scene: Scene) -> None:
-    scene.compensated(scene.call(step_id="undone", key="undone"))
-    stands = scene.committed(scene.call(step_id="stands", key="stands"))
-    doubted = scene.in_doubt(scene.call(step_id="doubted", key="doubted"))
-    scene.failed(scene.call(step_id="failed", key="failed"))
-
-    with scene.tx() as tx:
-        run_tree.note_left(tx, RUN, [stands.entry_id], "irreversible")
-    with scene.tx() as tx:
-        told = run_tree.effects_of_tree(tx, RUN, 10)
-    views = [one.view() for one in told.made]
-
-    assert {view.step_id: view.state for view in views if view.undoes is None} == {
-        "undone": "compensated",
-        "stands": "committed",
-        "doubted": "in_doubt",
-        "failed": "failed",
-    }
-    assert {one.entry.entry_id: one.view().reason for one in told.remaining} == {
-        stands.entry_id: "irreversible",
-        doubted.entry_id: None,
-    }
-    assert (told.more, told.more_remaining) == (0, 0)
-
-
 async def test_another_runs_effect_is_in_its_own_list_only(scene: Scene) -> None:
     scene.open_run(OTHER_RUN)
     committed = scene.committed(scene.call())
@@ -184,11 +159,6 @@ def unwinding(scene: Scene) -> list[str]:
     return scene.remaining()
 
 
-def ended(scene: Scene, state: RunState) -> None:
-    with scene.tx() as tx:
-        lifecycle.close_run(tx, CloseRun(tenant=scene.tenant, run_id=RUN, state=state))
-
-
 def test_an_attempt_that_outlives_its_run_claims_nothing_once_it_is_unwound(scene: Scene) -> None:
     assert unwinding(scene) == []
 
@@ -207,7 +177,7 @@ def test_a_claim_that_came_first_is_undone(scene: Scene) -> None:
 @pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.CANCELLED, RunState.FAILED])
 def test_a_run_that_has_ended_by_itself_is_not_unwound(scene: Scene, state: RunState) -> None:
     scene.committed(scene.call())
-    ended(scene, state)
+    scene.end(state=state)
 
     with pytest.raises(lifecycle.EndedByItself, match=state):
         unwinding(scene)

@@ -77,19 +77,6 @@ def test_an_acknowledged_commit_survives_on_a_synchronous_standby(synchronous: R
     ledger.close()
 
 
-def test_without_a_synchronous_standby_commits_can_be_lost(asynchronous: Replicated) -> None:
-    ledger = Ledger(make_engine(asynchronous.url(WORKER)))
-    scene = Scene.begin(ledger, "default")
-    asynchronous.wait_level()
-    asynchronous.cut_off()
-    scene.committed(scene.call())
-    asynchronous.fail_over()
-    ledger.engine.dispose()
-
-    assert scene.rows(effects) == []
-    ledger.close()
-
-
 @pytest.mark.parametrize("user", [WORKER, SUPERUSER], ids=["worker", "who may see all"])
 def test_an_asynchronous_standby_is_told_of(asynchronous: Replicated, user: str) -> None:
     engine = make_engine(asynchronous.url(user))

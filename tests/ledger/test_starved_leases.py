@@ -14,9 +14,6 @@ from temporalio.exceptions import ApplicationError
 from surehand.activities.effects.recorder import Done
 from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.core.engine import (
-    CONNECTIONS,
-    FOR_RENEWALS,
-    KEPT_BACK,
     PATIENCE,
     TRANSACTIONAL,
 )
@@ -188,38 +185,6 @@ class Work:
 async def settle() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
-
-
-async def test_renewals_and_outcomes_have_connections_that_nothing_else_can_take() -> None:
-    work = Work(Turns(CONNECTIONS, KEPT_BACK, FOR_RENEWALS))
-    tasks = [work.begin(f"w{number}") for number in range(CONNECTIONS * 3)]
-    await settle()
-    assert len(work.has) == CONNECTIONS - KEPT_BACK > TRANSACTIONAL
-
-    tasks += [work.begin(f"f{number}", Turn.OUTCOME) for number in range(KEPT_BACK + 1)]
-    await settle()
-    more = KEPT_BACK - FOR_RENEWALS
-    assert work.has[-more:] == [f"f{number}" for number in range(more)]
-
-    for name in work.ends:
-        await work.end(name)
-    await asyncio.gather(*tasks)
-    assert len(work.has) == len(tasks)
-
-
-async def test_outcomes_that_wait_for_one_another_leave_connections_to_renewals() -> None:
-    work = Work(Turns(CONNECTIONS, KEPT_BACK, FOR_RENEWALS))
-    outcomes = [work.begin(f"o{number}", Turn.OUTCOME) for number in range(CONNECTIONS)]
-    await settle()
-    assert len(work.has) == CONNECTIONS - FOR_RENEWALS
-
-    renewals = [work.begin(f"r{number}", Turn.RENEWAL) for number in range(FOR_RENEWALS)]
-    await settle()
-    assert work.has[-FOR_RENEWALS:] == [f"r{number}" for number in range(FOR_RENEWALS)]
-
-    for name in work.ends:
-        await work.end(name)
-    await asyncio.gather(*outcomes, *renewals)
 
 
 async def test_where_there_is_one_connection_renewals_and_outcomes_come_next() -> None:

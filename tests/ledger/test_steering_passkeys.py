@@ -141,13 +141,6 @@ def test_a_gesture_for_happened_says_nothing_else(scene: Scene, passkey: Authent
     assert told(scene, happened, Verb.RESOLVE, made).startswith("accepted")
 
 
-def test_a_gesture_steers_once(scene: Scene, passkey: Authenticator) -> None:
-    made = proof(passkey, claims(scene, CANCEL, Verb.CANCEL))
-
-    assert told(scene, CANCEL, Verb.CANCEL, made).startswith("accepted")
-    assert told(scene, CANCEL, Verb.CANCEL, made).startswith("used_signature")
-
-
 @pytest.mark.parametrize(("typ", "signed_as"), [(STEERS, TYP), (TYP, STEERS), (TYP, TYP)])
 def test_a_gesture_made_as_a_decision_steers_nothing_whatever_it_is_called(
     scene: Scene, passkey: Authenticator, typ: str, signed_as: str

@@ -173,13 +173,19 @@ async def test_two_attempts_at_once_make_one_effect(scene: Scene) -> None:
     assert booked(scene) == 1
 
 
-async def test_undoing_a_claim_without_an_outcome_waits_for_no_settle_time(scene: Scene) -> None:
+@pytest.mark.parametrize("late", [False, True])
+async def test_undoing_a_claim_without_an_outcome_waits_for_nothing_and_asks_nobody(
+    scene: Scene, late: bool
+) -> None:
     loaded = credit(done)
     request = request_for(scene, loaded)
     scene.claimed(request)
     found = scene.begin_undo(after=LEASE_OVER)
     assert isinstance(found, Doubtful)
     settling = effect_call(scene, loaded, replace(request, holder="undo", activity_key="undo"))
+    if late:
+        limit = request.recovery_limit // timedelta(milliseconds=1)
+        settling._now_ms = (found.entry.recovering_ms or 0) + limit + 1
 
     result = await settling.reconcile(found.entry, forward=False)
 
@@ -225,19 +231,3 @@ async def test_a_call_of_an_earlier_version_may_have_been_made_elsewhere(scene: 
     assert isinstance(result, Asked)
     assert (scene.entry(before.entry_id)).state == "in_doubt"
     assert booked(scene) == 0
-
-
-async def test_undoing_a_claim_without_an_outcome_asks_nobody_however_late(scene: Scene) -> None:
-    loaded = credit(done)
-    request = request_for(scene, loaded)
-    scene.claimed(request)
-    found = scene.begin_undo(after=LEASE_OVER)
-    assert isinstance(found, Doubtful)
-    settling = effect_call(scene, loaded, replace(request, holder="undo", activity_key="undo"))
-    settling._now_ms = (
-        (found.entry.recovering_ms or 0)
-        + 1
-        + int(request.recovery_limit / timedelta(milliseconds=1))
-    )
-
-    assert isinstance(await settling.reconcile(found.entry, forward=False), Barred)

@@ -117,19 +117,6 @@ def test_wrong_sql_is_our_mistake_and_not_taken_for_a_database_that_is_away(scen
         tx.connection.execute(text("SELECT * FROM no_such_table"))
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        pytest.param("postgresql://nobody@127.0.0.1:1/ledger", id="postgresql"),
-        pytest.param("sqlite:////proc/no-such-folder/ledger.db", id="sqlite"),
-    ],
-)
-async def test_a_database_that_was_never_there_is_unavailable(url: str) -> None:
-    async with open_ledger(url) as ledger:
-        with pytest.raises(LedgerUnavailable), ledger.transaction("tenant"):
-            raise AssertionError("no transaction can have begun")
-
-
 def test_a_database_that_says_nothing_is_named_as_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/ledger"

@@ -27,8 +27,7 @@ from surehand.workflows.contracts.effects import (
 from surehand.workflows.contracts.runs import AmendRun, Parent
 from surehand.workflows.plan.plan import Plan
 from tests.ledger.attempts import Provider
-from tests.ledger.scene import LEASE, OTHER_RUN, SPEC, Scene
-from tests.ledger.test_changed_undos import said
+from tests.ledger.scene import LEASE, OTHER_RUN, SPEC, Scene, said
 
 pytestmark = pytest.mark.guarantee("G4")
 
@@ -113,7 +112,7 @@ async def test_what_was_used_is_not_undone_before_a_human_agrees(shop: Shop, use
     assert f"mail.send of step {user} ({mail.entry_id}) used what it returned" in report.reason
     assert shop.undoing.keys == []
     assert shop.scene.row(interventions)["rule"] == "undo_refused"
-    accepted, why = shop.scene.settle(said(report, ResolutionOutcome.UNDO), OWN)
+    accepted, why = shop.scene.settle(said(report.intervention_id, ResolutionOutcome.UNDO), OWN)
     assert accepted, why
     assert (await shop.undo(paid, 2)).outcome is CompensationOutcome.COMPENSATED
 
@@ -121,7 +120,7 @@ async def test_what_was_used_is_not_undone_before_a_human_agrees(shop: Shop, use
 async def test_an_agreement_is_about_the_effects_that_were_named(shop: Shop) -> None:
     paid, _ = shop.paid(), shop.made("mail")
     report = await shop.undo(paid)
-    assert shop.scene.settle(said(report, ResolutionOutcome.UNDO), OWN)[0]
+    assert shop.scene.settle(said(report.intervention_id, ResolutionOutcome.UNDO), OWN)[0]
     shop.made("each[0]")
 
     again = await shop.undo(paid, 2)
@@ -148,7 +147,7 @@ async def test_a_question_about_a_user_is_waited_for(shop: Shop) -> None:
 
     assert waits.outcome is asked.outcome is CompensationOutcome.HUMAN_NEEDED
     assert waits.intervention_id == asked.intervention_id
-    assert shop.scene.settle(said(asked, ResolutionOutcome.COMPENSATED), OWN)[0]
+    assert shop.scene.settle(said(asked.intervention_id, ResolutionOutcome.COMPENSATED), OWN)[0]
     assert (await shop.undo(paid, 2)).outcome is CompensationOutcome.COMPENSATED
 
 

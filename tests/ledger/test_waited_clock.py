@@ -24,13 +24,7 @@ from surehand.activities.ledger.core.engine import read_clock
 from surehand.activities.ledger.core.store import Ledger, Transaction, open_ledger
 from surehand.activities.ledger.core.tables import approvals, effects, interventions, runs
 from surehand.activities.ledger.effects import claims, compensations, reconcile
-from surehand.activities.ledger.steps.entries import (
-    ApprovalRefused,
-    Claimed,
-    ClaimResult,
-    Entry,
-    Held,
-)
+from surehand.activities.ledger.steps import entries
 from surehand.activities.tools.tool import NotFound, ToolContext
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for
 from tests.ledger.databases import Database
@@ -42,7 +36,6 @@ _numbers = itertools.count(1)
 _MS: Final = timedelta(milliseconds=1)
 #: How far the clock is to go on while a transaction waits.
 WHILE: Final = 50
-PARALLEL: Final = 20
 CLOCK: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 Locked = Callable[[Transaction], Any]
@@ -122,7 +115,7 @@ async def test_a_claims_times_count_from_after_its_wait(scene: Scene, lock: Lock
         let_go = await clock(holder)
     result = await task
 
-    assert isinstance(result, Claimed)
+    assert isinstance(result, entries.Claimed)
     lease, deadline = result.entry.lease_until_ms or 0, result.entry.deadline_ms or 0
     assert lease - LEASE // _MS >= let_go
     assert deadline - TIMEOUT // _MS >= let_go
@@ -140,7 +133,7 @@ async def test_an_approval_that_expires_while_its_claim_waits_is_refused(
         pass_time(monkeypatch)
     result = await task
 
-    assert isinstance(result, ApprovalRefused)
+    assert isinstance(result, entries.ApprovalRefused)
     assert "expired" in result.reason
     assert (scene.row(approvals))["consumed_entry"] is None
     assert scene.rows(effects, state="claimed") == []
@@ -167,7 +160,7 @@ async def test_a_lease_that_runs_out_while_another_claim_waits_is_over_for_it(sc
     async with waiting(scene, key_lock, late) as (_, task):
         pass
 
-    assert not isinstance(await task, Held)
+    assert not isinstance(await task, entries.Held)
 
 
 def pass_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +197,7 @@ class LeaseSeen(Provider):
         with self.scene.tx() as tx:
             row = tx.one(select(effects).where(effects.c.tenant_id == tx.tenant))
             assert row is not None
-            self.left = Entry.from_row(row).lease_until_ms or 0
+            self.left = entries.Entry.from_row(row).lease_until_ms or 0
             self.left -= tx.now_ms
         return await super().pay(params, ctx)
 
@@ -231,7 +224,7 @@ async def test_a_late_approval_is_not_used(scene: Scene, monkeypatch: pytest.Mon
         pass_time(monkeypatch)
     result = await task
 
-    assert isinstance(result, ApprovalRefused)
+    assert isinstance(result, entries.ApprovalRefused)
     assert provider.keys == []
     assert (scene.row(effects))["state"] == "failed"
 
@@ -240,7 +233,7 @@ async def test_a_claim_after_a_lookup_locks_in_the_order_of_every_claim(scene: S
     call = scene.approved(scene.call(timeout=NOW, settle=AT_ONCE))
     entry = scene.in_doubt(call)
 
-    def go_on() -> ClaimResult:
+    def go_on() -> entries.ClaimResult:
         with scene.tx(WINDOW / 2) as tx:
             return reconcile.after_not_found(tx, replace(call, attempt=2), entry, forward=True)
 
@@ -248,40 +241,22 @@ async def test_a_claim_after_a_lookup_locks_in_the_order_of_every_claim(scene: S
         # As an attempt that claims the entry by its key: it locks the approval second.
         approval_lock(other)
 
-    assert isinstance(await going_on, Claimed)
+    assert isinstance(await going_on, entries.Claimed)
 
 
 async def test_nobody_is_asked_about_an_effect_whose_undo_begins_meanwhile(scene: Scene) -> None:
     entry = scene.committed(scene.call())
 
-    def ask() -> str | Held | None:
+    def ask() -> str | entries.Held | None:
         with scene.tx() as tx:
             return compensations.ask_about_undo(tx, entry, "refused")
 
     # It has looked for undos to lock before it waits, and has found none.
     async with waiting(scene, row_lock, partial(asyncio.to_thread, ask)) as (other, asking):
-        assert isinstance(claims.claim_effect(other, scene.undo(entry)), Claimed)
+        assert isinstance(claims.claim_effect(other, scene.undo(entry)), entries.Claimed)
 
-    assert isinstance(await asking, Held)
+    assert isinstance(await asking, entries.Held)
     assert scene.rows(interventions) == []
-
-
-async def test_parallel_steps_never_deadlock(scene: Scene, postgres_database: Database) -> None:
-    async with open_ledger(postgres_database.url) as other:
-        scenes = [scene, Scene(other, scene.tenant)]
-
-        def one(number: int) -> None:
-            worker = scenes[number % 2]
-            call = worker.call(step_id=f"step-{number}", key=f"order-{number}")
-            entry = worker.claimed(call)
-            worker.commit(call, entry)
-
-        # A deadlock ends one of its transactions with an error.
-        await asyncio.gather(*(asyncio.to_thread(one, number) for number in range(PARALLEL)))
-
-    states = [row["state"] for row in scene.rows(effects)]
-    assert states == ["committed"] * PARALLEL
-    assert len(scene.events(type_="effect.committed")) == PARALLEL
 
 
 async def test_rows_of_runs_are_locked_in_one_order(scene: Scene) -> None:

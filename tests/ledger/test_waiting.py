@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
@@ -21,7 +23,7 @@ from surehand.activities.ledger.approvals.waiting import (
     list_own_decisions,
     list_waiting,
 )
-from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.core.tables import approvals
 from surehand.activities.ledger.history.run_display import read_approval, read_progress
 from surehand.activities.ledger.retention.hiding import Policy
@@ -134,18 +136,11 @@ def test_a_search_finds_what_calls_say_in_capitals_or_not_page_by_page(scene: Sc
 def test_a_search_is_bounded_and_goes_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("surehand.activities.ledger.approvals.waiting.LOOKED_AT", 3)
     ids = [asked(scene, number, description=f"call {number}") for number in range(1, 8)]
-    read: list[int] = []
-
-    def note(conn: Any, cursor: Any, sql: str, values: Any, *more: Any) -> None:
-        if "approvals.description" in sql:
-            given = values.values() if isinstance(values, dict) else values
-            read.append(len(set(ids).intersection(map(str, given))))
-
-    with scene.tx() as tx:
-        listening = (tx.connection, "before_cursor_execute", note)
-        event.listen(*listening)
+    with scene.tx() as tx, heard(tx) as sent:
         page = list_waiting(tx, most=5, search=Search(says="call 7"))
-        event.remove(*listening)
+    looks = [values for sql, values in sent if "approvals.description" in sql]
+    given = [one.values() if isinstance(one, dict) else one for one in looks]
+    read = [len(set(ids).intersection(map(str, one))) for one in given]
 
     assert (page.rows, page.more and page.more.approval_id) == ([], ids[2])
     assert read == [3, 0]  # the search, and what it shows
@@ -220,31 +215,43 @@ _OTHERS = (
 def test_each_look_reads_an_index(scene: Scene, filters: dict[str, Any], index: str) -> None:
     asked(scene, 1)
     asked(scene, 2)
-    looks: list[tuple[str, Any]] = []
-
-    def note(conn: Any, cursor: Any, sql: str, values: Any, *more: Any) -> None:
-        if "FROM approvals" in sql and " IN (" not in sql:
-            looks.append((sql, values))
 
     with administration(scene) as tx:  # which may have the statistics made
-        listening = (tx.connection, "before_cursor_execute", note)
-        event.listen(*listening)
-        list_waiting(tx, most=5, after=ListPlace(tx.now_ms, "a"), **filters)
-        event.remove(*listening)
-        postgresql = tx.connection.dialect.name == "postgresql"
-        if postgresql:  # which takes any index for a table of two rows, or none
+        with heard(tx) as sent:
+            list_waiting(tx, most=5, after=ListPlace(tx.now_ms, "a"), **filters)
+        if tx.dialect == "postgresql":  # which takes any index for a table of two rows, or none
             tx.connection.execute(text(_OTHERS))
             tx.connection.execute(text("ANALYZE approvals"))
-            tx.connection.execute(text("SET LOCAL enable_seqscan = off"))
-            tx.connection.execute(text("SET LOCAL enable_bitmapscan = off"))
-            tx.connection.execute(text("SET LOCAL enable_sort = off"))
-        explain = "EXPLAIN " if postgresql else "EXPLAIN QUERY PLAN "
-        plans = [
-            str(tx.connection.exec_driver_sql(explain + sql, values).all()) for sql, values in looks
-        ]
+        looks = [one for one in sent if "FROM approvals" in one[0] and " IN (" not in one[0]]
+        assert looks
+        reads_a_stretch_of(tx, index, looks)
 
-    assert plans
-    for plan in plans:
+
+Sent = list[tuple[str, Any]]
+
+
+@contextmanager
+def heard(tx: Transaction) -> Iterator[Sent]:
+    """Yield what is sent meanwhile, with its values."""
+    sent: Sent = []
+
+    def note(conn: Any, cursor: Any, sql: str, values: Any, *more: Any) -> None:
+        sent.append((sql, values))
+
+    listening = (tx.connection, "before_cursor_execute", note)
+    event.listen(*listening)
+    yield sent
+    event.remove(*listening)
+
+
+def reads_a_stretch_of(tx: Transaction, index: str, looks: Sent) -> None:
+    """See that each statement goes along an index, and sorts and leaves out nothing."""
+    if tx.dialect == "postgresql":  # which would rather read a small table as a whole
+        for name in ("enable_seqscan", "enable_bitmapscan", "enable_sort"):
+            tx.connection.execute(text(f"SET LOCAL {name} = off"))
+    explain = "EXPLAIN " if tx.dialect == "postgresql" else "EXPLAIN QUERY PLAN "
+    for sql, values in looks:
+        plan = str(tx.connection.exec_driver_sql(explain + sql, values).all())
         assert index in plan, plan
         assert "Sort" not in plan and "TEMP B-TREE" not in plan, plan
         # Row-level security asks once, whose transaction it is.
@@ -308,7 +315,7 @@ def test_a_decision_that_does_not_count_is_listed_as_such(scene: Scene) -> None:
 async def test_a_hidden_run_shows_nothing(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
     decided(scene, 1)
     office = office_of(scene, keeper, tmp_path)
-    office.end(RUN)
+    scene.end()
     await office.round(Policy(timedelta(0), grace=timedelta(days=1)))
 
     with scene.tx() as tx:
@@ -319,32 +326,14 @@ async def test_a_hidden_run_shows_nothing(scene: Scene, keeper: Ledger, tmp_path
 
 def test_each_page_reads_a_stretch_of_an_index_and_sorts_nothing(scene: Scene) -> None:
     decided(scene, 1)
-    looks: list[tuple[str, Any]] = []
-
-    def note(conn: Any, cursor: Any, sql: str, values: Any, *more: Any) -> None:
-        if "FROM decisions" in sql:
-            looks.append((sql, values))
 
     with scene.tx() as tx:
-        listening = (tx.connection, "before_cursor_execute", note)
-        event.listen(*listening)
-        for after in (None, Moment(tx.now_ms, "a")):
-            list_own_decisions(tx, "ann", most=5, after=after)
-        event.remove(*listening)
-        postgresql = tx.connection.dialect.name == "postgresql"
-        if postgresql:  # which would rather read a table of one row as a whole
-            for name in ("enable_seqscan", "enable_bitmapscan", "enable_sort"):
-                tx.connection.execute(text(f"SET LOCAL {name} = off"))
-        explain = "EXPLAIN " if postgresql else "EXPLAIN QUERY PLAN "
-        plans = [
-            str(tx.connection.exec_driver_sql(explain + sql, values).all()) for sql, values in looks
-        ]
-
-    assert len(plans) == 2
-    for plan in plans:
-        assert "ix_decisions_approver" in plan, plan
-        assert "Sort" not in plan and "TEMP B-TREE" not in plan, plan
-        assert "Filter" not in plan.replace("One-Time Filter", ""), plan
+        with heard(tx) as sent:
+            for after in (None, Moment(tx.now_ms, "a")):
+                list_own_decisions(tx, "ann", most=5, after=after)
+        looks = [one for one in sent if "FROM decisions" in one[0]]
+        assert len(looks) == 2
+        reads_a_stretch_of(tx, "ix_decisions_approver", looks)
 
 
 TWO = Requirement(quorum=2, four_eyes=True)

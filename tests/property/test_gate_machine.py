@@ -33,7 +33,6 @@ from temporalio.testing import ActivityEnvironment
 
 from surehand.activities.approvals import ApprovalActivities
 from surehand.activities.artifacts import ArtifactStore
-from surehand.activities.effects import leases, recorder, write
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import LedgerUnavailable
@@ -65,15 +64,8 @@ from surehand.workflows.identity import approval_id, params_hash
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import ApprovalPolicy
 from tests.ledger_databases import OWNER
-from tests.property.attempts import (
-    Attempt,
-    Clock,
-    ClockedLedger,
-    DyingCrash,
-    Killed,
-    take_the_tests_clock,
-)
-from tests.property.fast_sqlite import hasten
+from tests.property.attempts import Attempt, Clock, ClockedLedger, DyingCrash, Killed
+from tests.property.conftest import Place
 from tests.property.gate_moves import (
     AMOUNTS,
     ANSWERS,
@@ -380,9 +372,6 @@ class GateMachine(RuleBasedStateMachine):
 
     def _entry(self, step: str) -> tuple[str, str]:
         """Return the state of a step's newest entry, and its provider key."""
-        return self._newest(step)
-
-    def _newest(self, step: str) -> tuple[str, str]:
         query = select(effect_rows).where(
             effect_rows.c.tenant_id == self.tenant, effect_rows.c.key == step
         )
@@ -566,30 +555,14 @@ class GateMachine(RuleBasedStateMachine):
 
 
 @pytest.fixture
-def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[GateMachine]]:
-    clock = Clock()
-    for module in (write, leases):
-        monkeypatch.setattr(module, "clock", clock)
-    # Limits are looked at when the test says, and not a second later by another clock.
-    monkeypatch.setattr(leases, "_LOOK_EVERY", 3600.0)
-    for module in (write, recorder):
-        monkeypatch.setattr(module, "DATABASE_PAUSE", 0)
-    sqlite = ledger_url.startswith("sqlite")
-    with asyncio.Runner() as runner:
-        GateMachine.loop = runner.get_loop()
-        if sqlite:
-            engine = make_engine(ledger_url)
-            hasten(engine)
-            GateMachine.engine = GateMachine.owner = engine
-        else:
-            GateMachine.engine = make_engine(ledger_url)
-            owner = make_url(ledger_url).set(username=OWNER)
-            GateMachine.owner = make_engine(owner.render_as_string(hide_password=False))
-            take_the_tests_clock(ledger_url)
-        GateMachine.clock, GateMachine.reached = clock, Counter()
-        yield GateMachine
-        for one in {GateMachine.engine, GateMachine.owner}:
-            one.dispose()
+def machine(place: Place, ledger_url: str) -> Iterator[type[GateMachine]]:
+    GateMachine.loop, GateMachine.engine, GateMachine.clock = place
+    GateMachine.owner, GateMachine.reached = place.engine, Counter()
+    if not ledger_url.startswith("sqlite"):
+        owner = make_url(ledger_url).set(username=OWNER)
+        GateMachine.owner = make_engine(owner.render_as_string(hide_password=False))
+    yield GateMachine
+    GateMachine.owner.dispose()
 
 
 @pytest.mark.parametrize("database", ["sqlite"])

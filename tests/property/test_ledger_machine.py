@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -24,13 +24,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from surehand.activities.effects import leases, recorder, write
-from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.worker.crash_points import CrashPoint
-from tests.property.attempts import Clock, ClockedLedger, take_the_tests_clock
+from tests.property.attempts import Clock, ClockedLedger
 from tests.property.bench import Bench, BenchStep, Snapshot
-from tests.property.fast_sqlite import hasten
+from tests.property.conftest import Place
 from tests.property.outside import (
     CALL_ANSWERS,
     KINDS,
@@ -325,24 +323,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 @pytest.fixture
-def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[LedgerMachine]]:
-    clock = Clock()
-    for module in (write, leases):
-        monkeypatch.setattr(module, "clock", clock)
-    # Limits are looked at when the test says, and not a second later by another clock.
-    monkeypatch.setattr(leases, "_LOOK_EVERY", 3600.0)
-    for module in (write, recorder):
-        monkeypatch.setattr(module, "DATABASE_PAUSE", 0)
-    with asyncio.Runner() as runner:
-        LedgerMachine.loop = runner.get_loop()
-        LedgerMachine.engine = make_engine(ledger_url)
-        if ledger_url.startswith("sqlite"):
-            hasten(LedgerMachine.engine)
-        else:
-            take_the_tests_clock(ledger_url)
-        LedgerMachine.clock = clock
-        yield LedgerMachine
-        LedgerMachine.engine.dispose()
+def machine(place: Place) -> type[LedgerMachine]:
+    LedgerMachine.loop, LedgerMachine.engine, LedgerMachine.clock = place
+    return LedgerMachine
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
