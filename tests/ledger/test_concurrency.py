@@ -156,25 +156,6 @@ async def test_one_decision_gets_one_verdict(scene: Scene, scenes: list[Scene]) 
         assert first.code == "accepted"
 
 
-async def test_writers_of_two_runs_never_deadlock(scene: Scene, scenes: list[Scene]) -> None:
-    scene.open_run("a-run")
-    scene.open_run("z-run")
-
-    def write(worker: Scene, first: str, second: str) -> None:
-        with worker.tx() as tx:
-            tx.event(first, "test.first")
-            tx.event(second, "test.second")
-
-    for _ in range(5):
-        await asyncio.gather(
-            *(asyncio.to_thread(write, worker, "a-run", "z-run") for worker in scenes[::2]),
-            *(asyncio.to_thread(write, worker, "z-run", "a-run") for worker in scenes[1::2]),
-        )
-
-    for run_id in ("a-run", "z-run"):
-        assert len(scene.events(run_id)) == 1 + 5 * WORKERS
-
-
 async def test_an_approval_is_used_or_voided(scene: Scene, scenes: list[Scene]) -> None:
     for number in range(10):
         call = scene.call(lease=LEASE, key=f"order-{number}", step_id=f"{STEP}-{number}")

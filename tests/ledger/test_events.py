@@ -115,19 +115,6 @@ def test_a_transaction_returns_the_heads_that_the_rows_have_then(scene: Scene) -
 
 
 @pytest.mark.guarantee("G6")
-def test_each_run_has_a_chain_of_its_own(scene: Scene) -> None:
-    scene.open_run(OTHER_RUN)
-    with scene.tx() as tx:
-        for run_id in (OTHER_RUN, RUN, OTHER_RUN):
-            tx.event(run_id, "test.both")
-
-    assert [event["seq"] for event in scene.events(RUN)] == [1, 2]
-    assert [event["seq"] for event in scene.events(OTHER_RUN)] == [1, 2, 3]
-    for run_id in (RUN, OTHER_RUN):
-        recomputed(scene.events(run_id))
-
-
-@pytest.mark.guarantee("G6")
 def test_events_hold_digests_and_references_and_no_params(scene: Scene) -> None:
     secret = "4556-7375-8689-9855"
     request = scene.approved(scene.call(params={"card": secret}))

@@ -325,12 +325,6 @@ def test_a_doubt_of_another_run_that_goes_on_is_that_run_s_to_settle(scene: Scen
     assert (told.run_id, told.outcomes) == (RUN, ())
 
 
-def test_another_tenant_s_doubt_is_not_told(scene: Scene, other: Scene) -> None:
-    _, intervention = other.asked(other.call())
-    with scene.tx() as tx:
-        assert read_doubts(tx, RUN, [intervention]) == {}
-
-
 #: What a lookup says, and what becomes of the effect.
 ANSWERS = [(Found("r-1"), "committed"), (NotFound(), "failed"), (No("closed"), "failed")]
 

@@ -65,17 +65,6 @@ def test_a_window_bounds_repeated_calls(scene: Scene, window: timedelta, repeate
     assert isinstance(result, entries.Claimed if repeated else entries.Doubtful)
 
 
-async def test_a_window_shorter_than_a_call_leaves_its_doubt_to_a_human(scene: Scene) -> None:
-    provider = Provider([{"id": "r-1"}])
-    refund = provider.tool(timeout=TIMEOUT, dedupes=Dedupes(TIMEOUT / 2))
-    scene.in_doubt(request_for(scene, refund))
-
-    result = await effect_call(scene, refund, request_for(scene, refund, attempt=2)).run()
-
-    assert isinstance(result, entries.Asked)
-    assert provider.keys == []
-
-
 @pytest.mark.parametrize("held_up", [False, True])
 async def test_a_lookup_that_found_nothing_proves_what_was_so_when_it_looked(
     scene: Scene, held_up: bool, monkeypatch: pytest.MonkeyPatch

@@ -283,11 +283,6 @@ def test_what_is_settled_makes_room(
     rows.write(scene, table, **second)
 
 
-def test_two_tenants_may_use_one_key(scene: Scene, other: Scene) -> None:
-    rows.write(scene, effects)
-    rows.write(other, effects)
-
-
 def test_a_legal_row_cannot_be_changed_into_an_illegal_one(scene: Scene) -> None:
     rows.write(scene, approvals)
 

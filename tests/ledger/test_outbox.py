@@ -353,18 +353,6 @@ async def test_a_new_reminder_replaces_an_unsent_one(at_receiver: TenantOutbox) 
     assert [row["state"] for row in here.rows()] == ["sent", "void", "void", "sent"]
 
 
-async def test_several_workers_remind_once(scene: Scene) -> None:
-    receiver = Receiver()
-    async with AsyncExitStack() as stack:
-        outboxes = [
-            await stack.enter_async_context(tenant_outbox(scene, receiver)) for _ in range(4)
-        ]
-        outboxes[0].scene.ask_approval(scene.call(), remind_every=WINDOW / 2)
-        await asyncio.gather(*(one.send(after=WINDOW * 0.6) for one in outboxes))
-
-    assert sorted(receiver.told) == [(Kind.REMINDER, REQUEST, 1), (Kind.APPROVAL, REQUEST, 0)]
-
-
 class Blocks:
     """A notifier that keeps its thread, as one that calls a library without a time-out would."""
 

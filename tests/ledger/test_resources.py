@@ -165,16 +165,6 @@ async def test_a_write_holds_its_resource_all_along(scene: Scene, bank: Bank) ->
     assert bank.begun[0].fencing_tokens == {"account:7": 1}
 
 
-async def test_a_read_holds_its_resource_until_recorded(scene: Scene, bank: Bank) -> None:
-    look = bank.tool("bank.look", effect=READ)
-    bank.may_end.set()
-
-    await worker(scene, look).call(look)
-
-    assert told(scene) == ["resource.acquired", "step.succeeded", "resource.released"]
-    assert bank.begun[0].fencing_tokens == {"account:7": 1}
-
-
 @pytest.mark.parametrize("second", [WRITE, READ])
 async def test_a_held_resource_refuses_others(scene: Scene, bank: Bank, second: Any) -> None:
     pay = bank.tool()

@@ -224,14 +224,6 @@ def test_starters_approve_no_such_run(scene: Scene, key: Ed25519PrivateKey, run_
     assert isinstance(scene.claim(gated), Claimed)
 
 
-def test_a_claimed_starter_is_no_second_eye_either(scene: Scene) -> None:
-    scene.open_run(NEW, start=scene.start(NEW, started_by="mallory"))
-    gated = scene.ask_approval(scene.call(run_id=NEW), requirement=FOUR_EYES)
-
-    assert (scene.decide(gated, approver="Mallory")).code == "four_eyes"
-    assert (scene.decide(gated, approver="bob")).state == "approved"
-
-
 async def test_four_eyes_need_a_proven_start(scene: Scene, key: Ed25519PrivateKey) -> None:
     person(scene, "bob")
     bobs = key_of(scene, "bob")

@@ -94,17 +94,6 @@ async def test_a_failed_tool_leaves_nothing(scene: Scene, error: Exception, clas
     assert (entry["state"], entry["failures"]) == ("failed", {class_: 1})
 
 
-async def test_a_call_longer_than_its_time_limit_leaves_nothing(scene: Scene) -> None:
-    async def never() -> None:
-        await asyncio.Event().wait()
-
-    with pytest.raises(ApplicationError):
-        await attempt(scene, credit(never, timeout=timedelta(milliseconds=50)))
-
-    assert booked(scene) == 0
-    assert (scene.row(effects))["state"] == "failed"
-
-
 async def test_a_no_takes_back_what_was_written(scene: Scene) -> None:
     async def no() -> No:
         return No("too many credits")

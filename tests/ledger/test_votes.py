@@ -31,7 +31,7 @@ from surehand.workflows.identity import approval_id
 from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import key_of, person, revoked
 from tests.ledger.quotas import limited
-from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
+from tests.ledger.scene import NOW, OTHER_RUN, RUN, STEP, Scene
 
 #: The scene's acting user.
 REQUESTER = "ada"
@@ -186,6 +186,29 @@ def test_an_effect_that_is_recorded_already_consumes_nothing(scene: Scene) -> No
     assert scene.claim(gated) == entries.Committed(committed)
 
     assert (scene.row(approvals))["consumed_entry"] is None
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("state", ["pending", "rejected", "expired", "void", "over"])
+def test_only_a_valid_approval_lets_a_call_through(scene: Scene, state: str) -> None:
+    gated = scene.ask_approval(scene.call(), expires_in=MINUTE)
+    if state == "rejected":
+        assert (scene.decide(gated, "reject")).code == "accepted"
+    elif state == "expired":
+        assert scene.close(gated, "expired", after=MINUTE) == "expired"
+    elif state == "void":
+        assert scene.close(gated, "void") == "void"
+    elif state == "over":
+        assert (scene.decide(gated)).code == "accepted"
+    before = scene.rows(approvals)
+
+    result = scene.claim(gated, after=MINUTE if state == "over" else NOW)
+
+    assert isinstance(result, entries.ApprovalRefused)
+    assert scene.rows(approvals) == before
+    assert scene.rows(effects) == []
+    (refused,) = scene.events(type_="effect.refused")
+    assert refused["body"]["rule"] == "ApprovalRefused"
 
 
 ELSEWHERE: list[dict[str, Any]] = [

@@ -113,14 +113,6 @@ def test_a_page_says_who_has_said_yes_in_person(scene: Scene) -> None:
     assert row["voters"] == ["alice"]
 
 
-def test_nobody_sees_what_waits_of_another_tenant(scene: Scene, other: Scene) -> None:
-    asked(other, 1)
-
-    assert pages(scene, 5) == [[]]
-    with scene.tx() as tx:
-        assert list_groups(tx) == []
-
-
 def test_a_search_finds_what_calls_say_in_capitals_or_not_page_by_page(scene: Scene) -> None:
     for number, said in ((1, "Refund 120.00 EUR"), (2, "Refund 7.00 EUR"), (3, "refund 120.00")):
         asked(scene, number, description=said)
@@ -369,13 +361,6 @@ def test_it_tells_what_was_edited_and_what_the_same_key_has_done_before(scene: S
     assert one is not None and one.replaces is not None
     assert one.replaces["params"] == first.params
     assert [(entry["step_id"], entry["state"]) for entry in one.entries] == [("other", "committed")]
-
-
-def test_another_tenant_s_request_is_none(scene: Scene, other: Scene) -> None:
-    other.ask_approval(other.call())
-
-    with scene.tx() as tx:
-        assert read_approval(tx, f"{RUN}/{STEP}/1") is None
 
 
 def test_how_far_a_run_has_come_grows_with_each_event(scene: Scene) -> None:
