@@ -401,7 +401,7 @@ async def test_a_late_undo_is_barred_and_asks_nothing_that_is_settled_or_asked_a
         assert scene.settle(said(question, outcome))[0]
     before = scene.rows(interventions)
 
-    report = await undo_attempt(scene, entry, loaded, charge, number=9).undo_effect(entry)
+    report = await undo_attempt(scene, entry, loaded, charge, number=9).undo_effect(entry, None)
 
     assert report.outcome is reported
     assert undone.keys == []
