@@ -106,6 +106,11 @@ class Approver:
     async def opens(self, approval_id: str) -> None:
         await self.page.goto(f"{self.served.url}/approval?id={quote(approval_id)}")
 
+    async def sees_the_call(self) -> None:
+        """Wait until the page has checked what it shows."""
+        check = self.page.locator("#check")
+        await expect(check).to_have_text("You sign exactly what is shown here.")
+
     async def says(self, *texts: str) -> None:
         """Wait until the page has said each of these texts of what was decided."""
         for text in texts:

@@ -199,6 +199,12 @@ async def test_the_keyboard_alone_approves(stage: Stage, ann: Approver, order_id
         await tab_to("sign-in".__eq__)
         await keyboard.press("Enter")
         await expect(ann.page.get_by_role("heading", name="To decide")).to_be_visible()
+        await ann.page.get_by_text("Filter", exact=True).focus()
+        await keyboard.press("Enter")
+        await ann.page.get_by_label("Text in the call").focus()
+        await keyboard.type(f"eur for {order_id.upper()}")
+        await keyboard.press("Enter")
+        await expect(ann.page.locator(".waiting li")).to_have_count(1)
         await tab_to(lambda focused: order_id in focused)
         await keyboard.press("Enter")
         await ann.reads()
@@ -211,6 +217,12 @@ async def test_the_keyboard_alone_approves(stage: Stage, ann: Approver, order_id
         assert await ann.page.locator("#said").get_attribute("role") == "status"
         assert await ann.page.evaluate(_MARK) >= 2
         assert (await run.result()).state is RunState.COMPLETED
+        await ann.page.get_by_role("link", name="Done").press("Enter")
+        mine = ann.page.locator("#mine li").filter(has_text=order_id)
+        await expect(mine).to_contain_text("approved by ann")
+        for name in (order_id, "see the whole run", "Files of this run"):
+            await ann.page.get_by_role("link", name=name).press("Enter")
+        await expect(ann.page.locator("#nothing")).to_contain_text("This run has no files.")
 
     assert stage.shop.counts(order_id)["refunds"] == 1
     [decision] = stage.decision_rows(run)

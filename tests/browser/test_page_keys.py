@@ -256,17 +256,28 @@ def believed(proof: str, key: PublicKey, modules: Modules) -> DecisionClaims:
     )
 
 
+async def gesture(modules: Modules, *asked: dict[str, Any], keys: Any) -> list[str]:
+    given = {"claimsList": asked, "keys": keys}
+    proofs: list[str] = await modules.run("keys", "signByPasskey", SIGNED, given)
+    return proofs
+
+
 @pytest.mark.parametrize(("algorithm", "kty"), [(-7, "EC"), (-8, "OKP")])
 async def test_each_passkey_claim_counts(modules: Modules, algorithm: int, kty: str) -> None:
     await Device.at(modules)
     file, key = await passkey(modules, algorithms=[algorithm])
     assert (key.jwk["kty"], key.passkey and key.passkey.rp_id) == (kty, "localhost")
     edit = claims(outcome="edit", edited="sha256:" + "1" * 64, sub="ann \u00c4\U0001f600")
-    [proof] = await modules.run(
-        "keys", "signByPasskey", SIGNED, {"claimsList": [edit], "keys": [file]}
-    )
+    # Of several passkeys, the one that signs is named.
+    [proof] = await gesture(modules, edit, keys=[{**file, "credential_id": "AAAA"}, file])
     assert believed(proof, key, modules).model_dump(mode="json", exclude_none=True) == edit
-    assert read_gesture(proof).digests is None
+    assert (read_gesture(proof).digests, read_gesture(proof).kid) == (None, key.kid)
+
+    for changed in ({"outcome": "reject"}, {"params_hash": "sha256:" + "f" * 64}):
+        [other] = await gesture(modules, {**edit, **changed}, keys=[file])
+        head, _, signature = proof.split(".")
+        with pytest.raises(BadSignature, match="another challenge"):
+            believed(".".join((head, other.split(".")[1], signature)), key, modules)
 
 
 @pytest.mark.parametrize("count", [2, MOST_DECISIONS])
@@ -274,35 +285,15 @@ async def test_one_gesture_signs_a_list_decision_by_decision(modules: Modules, c
     await Device.at(modules)
     file, key = await passkey(modules)
     asked = [claims(number) for number in range(count)]
-    proofs = await modules.run(
-        "keys", "signByPasskey", SIGNED, {"claimsList": asked, "keys": [file]}
-    )
+    proofs = await gesture(modules, *asked, keys=[file])
     found = [believed(proof, key, modules) for proof in proofs]
     assert [one.model_dump(mode="json", exclude_none=True) for one in found] == asked
     assert len({read_gesture(proof).signature for proof in proofs}) == 1
 
     header, _, signature = proofs[0].split(".")
-    [other] = await modules.run(
-        "keys", "signByPasskey", SIGNED, {"claimsList": [claims(99)], "keys": [file]}
-    )
+    [other] = await gesture(modules, claims(99), keys=[file])
     with pytest.raises(BadSignature, match="a list without this decision"):
         believed(".".join((header, other.split(".")[1], signature)), key, modules)
-
-
-@pytest.mark.parametrize("changed", [{"outcome": "reject"}, {"params_hash": "sha256:" + "f" * 64}])
-async def test_a_proof_fits_its_own_claims_only(modules: Modules, changed: dict[str, str]) -> None:
-    await Device.at(modules)
-    file, key = await passkey(modules)
-    one, other = [
-        (
-            await modules.run(
-                "keys", "signByPasskey", SIGNED, {"claimsList": [asked], "keys": [file]}
-            )
-        )[0].split(".")
-        for asked in (claims(), claims(**changed))
-    ]
-    with pytest.raises(BadSignature, match="another challenge"):
-        believed(".".join((one[0], other[1], one[2])), key, modules)
 
 
 @pytest.mark.parametrize("eligible", [False, True])
@@ -310,58 +301,25 @@ async def test_the_file_says_if_the_passkey_is_bound(modules: Modules, eligible:
     await Device.at(modules, defaultBackupEligibility=eligible, defaultBackupState=eligible)
     file, key = await passkey(modules)
     assert file["device_bound"] is not eligible
-    [proof] = await modules.run(
-        "keys", "signByPasskey", SIGNED, {"claimsList": [claims()], "keys": [file]}
-    )
+    [proof] = await gesture(modules, claims(), keys=[file])
     assert believed(proof, key, modules).sub == "ann"
 
 
-async def test_of_several_passkeys_the_one_that_signs_is_named(modules: Modules) -> None:
-    await Device.at(modules)
-    mine, key = await passkey(modules)
-    elsewhere = {**mine, "credential_id": "AAAA"}
-    [proof] = await modules.run(
-        "keys", "signByPasskey", SIGNED, {"claimsList": [claims()], "keys": [elsewhere, mine]}
-    )
-    assert read_gesture(proof).kid == key.kid
-    assert believed(proof, key, modules).sub == "ann"
-
-
-async def test_a_second_passkey_is_not_made_beside_one_that_is_known(modules: Modules) -> None:
-    await Device.at(modules)
-    file, _ = await passkey(modules)
-    told = await modules.refused("keys", "register", REGISTERED, {"known": [file["credential_id"]]})
-    assert "already registered" in told
-
-
-async def test_who_is_not_recognised_signs_nothing(modules: Modules) -> None:
+async def test_no_gesture_is_made_that_would_not_count(modules: Modules) -> None:
     device = await Device.at(modules)
     file, _ = await passkey(modules)
+    one, known = [claims()], [file["credential_id"]]
+
+    async def told(**given: Any) -> str:
+        return await modules.refused("keys", "signByPasskey", SIGNED, {"keys": [file], **given})
+
+    for numbers in ([], [1, 2, 1], [*range(MOST_DECISIONS + 1)]):
+        assert await told(claimsList=[claims(number) for number in numbers]) == (
+            "One gesture signs 1 to 50 decisions, each of them once."
+        )
+    assert await told(claimsList=one, keys=[]) == "No passkey of yours is registered."
+    assert "relying party" in (await told(claimsList=one, rpId=ELSEWHERE)).lower()
+    second = await modules.refused("keys", "register", REGISTERED, {"known": known})
+    assert "already registered" in second
     await device.knows_its_person(False)
-    told = await modules.refused(
-        "keys", "signByPasskey", SIGNED, {"claimsList": [claims()], "keys": [file]}
-    )
-    assert "not allowed" in told
-
-
-@pytest.mark.parametrize("numbers", [[], [1, 2, 1], [*range(MOST_DECISIONS + 1)]])
-async def test_a_gesture_covers_1_to_50_decisions(modules: Modules, numbers: list[int]) -> None:
-    asked = {"claimsList": [claims(number) for number in numbers], "keys": []}
-    told = await modules.refused("keys", "signByPasskey", SIGNED, asked)
-    assert told == "One gesture signs 1 to 50 decisions, each of them once."
-
-
-async def test_without_a_passkey_on_record_no_gesture_is_asked_for(modules: Modules) -> None:
-    await Device.at(modules)
-    await passkey(modules)
-    given = {"claimsList": [claims()], "keys": []}
-    told = await modules.refused("keys", "signByPasskey", SIGNED, given)
-    assert told == "No passkey of yours is registered."
-
-
-async def test_a_passkey_makes_no_proof_for_another_site(modules: Modules) -> None:
-    await Device.at(modules)
-    file, _ = await passkey(modules)
-    given = {"claimsList": [claims()], "keys": [file], "rpId": ELSEWHERE}
-    told = await modules.refused("keys", "signByPasskey", SIGNED, given)
-    assert "relying party" in told.lower()
+    assert "not allowed" in await told(claimsList=one)

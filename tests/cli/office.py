@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import Table, make_url
 
+from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.starter import Ended, Verbs
 from tests.ledger_databases import OWNER
 
 
 @dataclass(frozen=True)
-class LedgerOffice(ABC):
+class LedgerOffice:
     """Calls the verbs of one group, as whoever owns the ledger."""
 
     group: ClassVar[str]
+    tables: ClassVar[tuple[Table, ...]] = ()
+    """What the group's verbs write."""
 
     url: str
     verbs: Verbs
@@ -51,6 +56,10 @@ class LedgerOffice(ABC):
         assert self.rows() == before
         return ended.line()
 
-    @abstractmethod
-    def rows(self) -> Any:
-        """What the group's verbs write."""
+    def rows(self, tenant: str = DEFAULT_TENANT) -> dict[str, list[dict[str, Any]]]:
+        async def read() -> dict[str, list[dict[str, Any]]]:
+            async with open_ledger(self.url) as ledger:
+                with ledger.transaction(tenant) as tx:
+                    return {table.name: tx.all(rows_of(table)) for table in self.tables}
+
+        return asyncio.run(read())

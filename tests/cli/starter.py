@@ -7,6 +7,7 @@ as all do on the pages of the docs that the tests play.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from temporalio.client import Client
 
 from surehand.cli import app
 from surehand.process.children import Child, ForkServer, clean_environment
@@ -139,3 +141,21 @@ class Verbs:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 code = app.run(arguments)
         return Ended(code, out.getvalue(), err.getvalue())
+
+    def asked(self, run: str) -> tuple[str, str, str]:
+        """What decides the one request of a run: its id and its hash."""
+        [request] = self("show", run, "--json").document()["pending"]
+        return request["approval_id"], "--params-hash", request["params_hash"]
+
+    def approve(self, run: str, *options: str) -> None:
+        ended = self("approve", *self.asked(run), *options)
+        assert ended.code == 0, ended
+
+    def terminate(self, run_id: str) -> None:
+        """End a run as somebody does who knows nothing of it."""
+
+        async def by_hand() -> None:
+            client = await Client.connect(self.environment["TEMPORAL_ADDRESS"])
+            await client.get_workflow_handle(run_id).terminate("by hand")
+
+        asyncio.run(by_hand())

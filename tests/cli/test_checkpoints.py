@@ -16,7 +16,8 @@ from surehand.cli.records import CheckpointList, CheckpointSaved
 from tests.cli.starter import Run, Verbs
 from tests.shop_process import ShopProcess
 
-NOWHERE = {"TEMPORAL_ADDRESS": "127.0.0.1:1"}
+#: Neither a server nor a worker has a part in it.
+NOWHERE: Final = {"TEMPORAL_ADDRESS": "127.0.0.1:1"}
 NewRun = Callable[..., Run]
 
 
@@ -28,7 +29,6 @@ def test_a_saved_checkpoint_never_changes(verbs: Verbs, new_run: NewRun) -> None
     assert verbs("cancel", run.name).code == 0
     assert verbs(*run.start, "--wait").code == 30
 
-    # Neither a server nor a worker has a part in it.
     kept = verbs("checkpoint", run.name, "--named", "waiting", "--json", **NOWHERE).document()
     assert "Saved waiting" in said.out
     assert kept == {**then, "ttl": "P7D"}
@@ -129,8 +129,7 @@ def live(verbs: Verbs, run: str) -> dict[str, Any]:
 
 
 def at(verbs: Verbs, run: str, seq: int) -> dict[str, Any]:
-    # Neither a server nor a worker has a part in it.
-    ended = verbs("checkpoint", run, "--at", str(seq), "--json", TEMPORAL_ADDRESS="127.0.0.1:1")
+    ended = verbs("checkpoint", run, "--at", str(seq), "--json", **NOWHERE)
     assert ended.code == 0, ended
     document: dict[str, Any] = ended.document()
     return document
@@ -151,15 +150,6 @@ def same(rebuilt: dict[str, Any], said: dict[str, Any]) -> None:
     assert rebuilt["not_rebuilt"].keys() == NOT_IN_EVENTS
 
 
-def approve(verbs: Verbs, run: str) -> None:
-    [waiting] = [
-        item
-        for item in verbs("show", run, "--json").document()["result"]["waiting_for"]
-        if item["kind"] == "approval"
-    ]
-    verbs("approve", waiting["id"], "--params-hash", waiting["params_hash"])
-
-
 def test_checkpoints_from_events_match_the_run(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
     waiting = live(verbs, run.name)
@@ -167,7 +157,7 @@ def test_checkpoints_from_events_match_the_run(verbs: Verbs, new_run: NewRun) ->
     same(at(verbs, run.name, seq), waiting)
     assert waiting["completed_steps"] == ["order", "amount"]
 
-    approve(verbs, run.name)
+    verbs.approve(run.name)
     assert verbs(*run.start, "--wait").code == 0
     same(at(verbs, run.name, newest(verbs, run.name)), live(verbs, run.name))
 
@@ -180,7 +170,7 @@ def test_checkpoints_from_events_match_the_run(verbs: Verbs, new_run: NewRun) ->
 
 def test_each_event_of_a_run_has_a_checkpoint_and_no_other(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
-    approve(verbs, run.name)
+    verbs.approve(run.name)
     verbs(*run.start, "--wait")
     rows = verbs("events", run.name, "--json").document()["rows"]
     claimed = next(r for r in rows if r["type"] == "effect.claimed" and r["step_id"] == "refund")
@@ -210,19 +200,14 @@ def test_interrupts_rebuild_as_the_run_has(verbs: Verbs, new_run: NewRun, tmp_pa
     assert verbs("event", name, "parcel.back", "--id", "dhl-1", "--about", order).code == 0
     assert verbs(*start).code == 10
     same(at(verbs, name, newest(verbs, name)), live(verbs, name))
-    [waiting] = verbs("show", name, "--json").document()["result"]["waiting_for"]
-    verbs("reject", waiting["id"], "--params-hash", waiting["params_hash"])
+    verbs("reject", *verbs.asked(name))
     assert verbs(*start).code == 20
     same(at(verbs, name, newest(verbs, name)), live(verbs, name))
 
 
-#: Neither a server nor a worker has a part in it.
-NO_SERVER: Final = {"TEMPORAL_ADDRESS": "127.0.0.1:1"}
-
-
 def simulated(verbs: Verbs, run: str, seq: int, *changes: str) -> dict[str, Any]:
     sets = [part for change in changes for part in ("--set", change)]
-    ended = verbs("simulate", run, "--from", str(seq), *sets, "--json", **NO_SERVER)
+    ended = verbs("simulate", run, "--from", str(seq), *sets, "--json", **NOWHERE)
     assert ended.code == 0, ended
     document: dict[str, Any] = ended.document()
     return document
@@ -252,7 +237,7 @@ def test_a_simulation_changes_nothing(verbs: Verbs, new_run: NewRun, shop: ShopP
     assert refund["approval"] == "yes"
     assert mail["depends_on"] == ["refund"]
 
-    approve(verbs, run.name)
+    verbs.approve(run.name)
     assert verbs(*run.start, "--wait").code == 0
     before, counts = events(verbs, run.name), shop.counts(run.order)
     same = simulated(verbs, run.name, waiting)
@@ -275,6 +260,6 @@ def test_wrong_use_is_one_line(verbs: Verbs, new_run: NewRun, tmp_path: Path) ->
         ([run.name, "--from", "1", "--set", "steps.gone.tool=x"], "unknown path"),
         ([run.name, "--from", "1", "--set", "steps.refund.tool=x.y"], "unknown tool 'x.y'"),
     ):
-        ended = verbs("simulate", *arguments, **NO_SERVER)
+        ended = verbs("simulate", *arguments, **NOWHERE)
         assert ended.code == 2, ended
         assert said in ended.line()

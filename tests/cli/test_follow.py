@@ -31,17 +31,12 @@ from tests.worker_process import WorkerProcess
 NewRun = Callable[..., Run]
 
 
-def approve(verbs: Verbs, run: Run) -> None:
-    [waiting] = verbs("show", run.name, "--json").document()["result"]["waiting_for"]
-    verbs("approve", waiting["id"], "--params-hash", waiting["params_hash"])
-
-
 def test_a_timeline_ends_with_its_run(starter: Starter, verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
     with starter.popen("show", run.name, "--follow", "--json") as following:
         assert following.stdout is not None
         lines = [following.stdout.readline()]  # it came while the run still waits
-        approve(verbs, run)
+        verbs.approve(run.name)
         lines += following.stdout.readlines()
         code = following.wait()
 
@@ -133,8 +128,7 @@ def test_show_tells_that_a_worker_died_in_a_call_and_how_its_outcome_was_found_o
     with WorkerProcess(armed, tmp_path / "first") as first:
         first.wait_ready()
         assert verbs(*run.start, "--wait").code == 10
-        [asked] = verbs("show", run.name, "--json").document()["pending"]
-        verbs("approve", asked["approval_id"], "--params-hash", asked["params_hash"], "--leave")
+        verbs.approve(run.name, "--leave")
         first.wait_killed()
     with WorkerProcess(own, tmp_path / "second") as second:
         second.wait_ready()

@@ -31,10 +31,7 @@ class Office(LedgerOffice):
     """The three verbs at a ledger of its own."""
 
     group = "halt"
-
-    def rows(self, tenant: str = DEFAULT_TENANT) -> list[dict[str, Any]]:
-        with self.scene() as scene:
-            return scene.rows(halts)
+    tables = (halts,)
 
     @contextmanager
     def scene(self) -> Iterator[Scene]:
@@ -109,7 +106,7 @@ def test_a_scope_of_which_nothing_is_recorded_may_be_misspelt(office: Office) ->
     assert ended.code == 0, ended
     assert "the ledger knows no run run-7: is that how it is written?" in ended.err
     assert "the ledger knows no call of payment.refund: is that how it is written?" in ended.err
-    assert len(office.rows()) == 1
+    assert len(office.rows()["halts"]) == 1
 
 
 @both
@@ -120,7 +117,7 @@ def test_what_cannot_be_halted_or_lifted_is_one_line(office: Office) -> None:
         assert "--tool: a tool's name has 1 to 120 characters" in ended.line()
     assert "there is no halt 'none'" in office.say("lift", "none").line()
     assert "Missing option '--reason'" in office.say("halt").line()
-    assert office.rows() == []
+    assert office.rows()["halts"] == []
 
 
 @pytest.mark.parametrize("database", DATABASES[1:])
@@ -133,7 +130,7 @@ def test_a_worker_may_halt_and_not_lift(office: Office) -> None:
 
     assert refused.code == 2
     assert "permission denied" in refused.line()
-    [row] = office.rows()
+    [row] = office.rows()["halts"]
     assert row["lifted_ms"] is None
 
 
@@ -189,7 +186,7 @@ def test_a_file_that_cannot_be_read_keeps_nobody_from_halting(
     halt_id = ended.document()["halt"]["halt_id"]
     refused = office.say("lift", halt_id, SUREHAND_LIMITS=str(file))
     assert "halts.lift.roles" in refused.line()
-    [row] = office.rows()
+    [row] = office.rows()["halts"]
     assert row["lifted_ms"] is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import re
 import shutil
 import subprocess
@@ -113,13 +114,6 @@ def said_in(history: str) -> list[str]:
     return [base64.b64decode(data).decode(errors="replace") for data in found]
 
 
-def approve(verbs: Verbs, name: str) -> None:
-    request = verbs("show", f"{name}/refund/1", "--json").document()
-    asked = ["approve", f"{name}/refund/1", "--params-hash", request["params_hash"], "--as", "ann"]
-    ended = verbs(*asked)
-    assert ended.code == 0, ended
-
-
 def test_a_starter_that_reaches_temporal_alone_works_through_the_codec_server(
     office: Office,
     codec: Callable[[str], dict[str, str]],
@@ -129,7 +123,7 @@ def test_a_starter_that_reaches_temporal_alone_works_through_the_codec_server(
     verbs = office.without_keys(monkeypatch, **codec("write"))
     name, order, arguments = start(shop)
     started = verbs(*arguments, "--wait")
-    approve(verbs, name)
+    verbs.approve(name, "--as", "ann")
     shown = verbs("show", name, "--follow")
 
     assert (started.code, shown.code) == (10, 0), (started, shown)
@@ -174,11 +168,9 @@ def test_a_signal_of_temporal_s_command_line_is_encrypted_by_the_codec_server_an
 ) -> None:
     name, order, arguments = start(shop)
     verbs(*arguments, "--wait")
-    request = verbs("show", f"{name}/refund/1", "--json").document()
-    decision = (
-        f'{{"approval_id": "{name}/refund/1", "params_hash": "{request["params_hash"]}",'
-        ' "outcome": "approve", "approver": "ann"}'
-    )
+    approval_id, _, params_hash = verbs.asked(name)
+    request = {"approval_id": approval_id, "params_hash": params_hash}
+    decision = json.dumps({**request, "outcome": "approve", "approver": "ann"})
     given = codec("write")
     server = ["--codec-endpoint", given["SUREHAND_CODEC_ENDPOINT"]]
     server += ["--codec-auth", f"Bearer {given['SUREHAND_CODEC_TOKEN']}"]
@@ -208,11 +200,11 @@ def test_rewrapping_beside_a_worker_works(office: Office, verbs: Verbs, shop: Sh
     rotated = verbs("keys", "rotate", "--json").document()
     again = verbs("keys", "rotate", "--json").document()
     after = verbs("keys", "list", "--json").document()
-    approve(verbs, name)
+    verbs.approve(name, "--as", "ann")
     followed = verbs("show", name, "--follow")
     later, later_order, begins = start(shop)
     verbs(*begins, "--wait")
-    approve(verbs, later)
+    verbs.approve(later, "--as", "ann")
     ended = verbs("show", later, "--follow")
 
     assert made.code == 0, made

@@ -34,9 +34,6 @@ class Office(LedgerOffice):
 
     group = "limits"
 
-    def rows(self) -> None:
-        """It writes nothing."""
-
     def file(self, *limits: dict[str, Any]) -> str:
         path = self.folder / "limits.yaml"
         path.write_text(yaml.safe_dump({"limits": list(limits)}))

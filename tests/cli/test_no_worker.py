@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from surehand.cli.doctor import DoctorReport
 from surehand.cli.options import Steered
 from surehand.cli.runs import ShownRun, UnansweredRun
 from surehand.client import client, connection, outcome
-from surehand.process.dev_server import DevServer
 from tests.cli.starter import Run, Verbs
 from tests.e2e import code_hopeless
 from tests.shop_process import ShopProcess
@@ -66,10 +64,9 @@ def deserted(
     with WorkerProcess(own, tmp_path / "first") as first:
         first.wait_ready()
         assert verbs(*run.start, "--wait").code == 10
-        [asked] = verbs("show", run.name, "--json").document()["pending"]
+        decision = verbs.asked(run.name)
     monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(seconds=1))
     monkeypatch.setattr(client, "ONE_OF_MANY", timedelta(seconds=1))
-    decision = (asked["approval_id"], "--params-hash", asked["params_hash"])
     return Deserted(verbs, run, own, tmp_path / "later", decision)
 
 
@@ -282,13 +279,9 @@ def test_doctor_notices_at_once_that_the_worker_is_dead(deserted: Deserted) -> N
     assert "Ping" not in deserted.verbs("list").out
 
 
-def test_a_terminated_run_is_shown_as_that_with_what_to_do(
-    deserted: Deserted, temporal_cli: Path, temporal_server: DevServer
-) -> None:
+def test_a_terminated_run_is_shown_as_that_with_what_to_do(deserted: Deserted) -> None:
     run_id = f"{deserted.settings['SUREHAND_TENANT']}/{deserted.run.name}"
-    terminate = ["workflow", "terminate", "--workflow-id", run_id]
-    terminate += ["--address", temporal_server.address]
-    subprocess.run([temporal_cli, *terminate], check=True, capture_output=True)
+    deserted.verbs.terminate(run_id)
 
     shown = deserted.verbs("show", deserted.run.name)
     document = deserted.verbs("show", deserted.run.name, "--json").document()

@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -271,11 +270,7 @@ steps:
 
 
 def test_pending_lists_doubts_and_pauses_also_those_of_ended_runs(
-    settings: dict[str, str],
-    temporal_server: DevServer,
-    temporal_cli: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "doubtful.py").write_text(TOOL)
     tenant = f"t{uuid.uuid4().hex[:8]}"
@@ -318,9 +313,7 @@ def test_pending_lists_doubts_and_pauses_also_those_of_ended_runs(
         without_ledger = Verbs(blind, tmp_path, monkeypatch)("pending")
         assert without_ledger.code == ExitCode.NOT_REACHABLE
         assert f"starter.py resume {tenant}/waits" in without_ledger.out
-        where = ["--workflow-id", f"{tenant}/doubt", "--address", temporal_server.address]
-        terminate = [temporal_cli, "workflow", "terminate", *where]
-        subprocess.run(terminate, check=True, capture_output=True)
+        verbs.terminate(f"{tenant}/doubt")
         assert others() == waiting
 
 
@@ -346,8 +339,7 @@ def test_a_human_settles_what_a_crash_left_unknown(
     with WorkerProcess(drill, tmp_path / "first") as first:
         first.wait_ready()
         assert verbs(*run.start, "--wait").code == 10
-        [asked] = verbs("show", run.name, "--json").document()["pending"]
-        verbs("approve", asked["approval_id"], "--params-hash", asked["params_hash"])
+        verbs.approve(run.name)
         first.wait_killed()
     with WorkerProcess(own, tmp_path / "second"):
         waiting = verbs(*run.start, "--wait")
@@ -394,8 +386,6 @@ def test_a_human_settles_in_the_ledger_what_a_terminated_run_has_left(
     shop: ShopProcess,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    temporal_cli: Path,
-    temporal_server: DevServer,
 ) -> None:
     ledger, unique = shutil.copy(sqlite_template, tmp_path / "ledger.db"), uuid.uuid4().hex[:8]
     own = {
@@ -409,12 +399,9 @@ def test_a_human_settles_in_the_ledger_what_a_terminated_run_has_left(
     with WorkerProcess(own, tmp_path / "worker") as worker:
         worker.wait_ready()
         assert verbs(*run.start, "--wait").code == 10
-        [asked] = verbs("show", run.name, "--json").document()["pending"]
-        verbs("approve", asked["approval_id"], "--params-hash", asked["params_hash"])
+        verbs.approve(run.name)
         assert verbs(*run.start, "--wait").code == 10
-    terminate = ["workflow", "terminate", "--workflow-id", run.name]
-    terminate += ["--address", temporal_server.address]
-    subprocess.run([temporal_cli, *terminate], check=True, capture_output=True)
+    verbs.terminate(run.name)
     [row] = verbs("interventions", "--open", "--json").document()["rows"]
     happened = ("resolve", row["intervention_id"], "happened", "--run", run.name, "--as", "bob")
     proof = ("--evidence", "bank statement", "--receipt", RECEIPT)

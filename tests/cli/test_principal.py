@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shlex
 import stat
@@ -15,8 +14,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sqlalchemy import make_url
 
-from surehand.activities.ledger.core.statements import rows_of
-from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.core.tables import (
     grants,
     principal_changes,
@@ -28,13 +25,11 @@ from surehand.activities.ledger.people.signatures import kid_of, read_public_key
 from surehand.cli.people import PrincipalChanged, PrincipalHistory, PrincipalList
 from surehand.cli.tenants import QuotaShown
 from surehand.client.messages import new_key
-from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.office import LedgerOffice
 from tests.cli.starter import Starter
 from tests.ledger_databases import DATABASES, WORKER
 from tests.passkeys import Authenticator
 
-TABLES = (principals, grants, principal_keys, principal_changes)
 both = pytest.mark.parametrize("database", DATABASES)
 postgresql = pytest.mark.parametrize("database", DATABASES[1:])
 
@@ -43,14 +38,7 @@ class Office(LedgerOffice):
     """``principal`` at a ledger of its own."""
 
     group = "principal"
-
-    def rows(self, tenant: str = DEFAULT_TENANT) -> dict[str, list[dict[str, Any]]]:
-        async def read() -> dict[str, list[dict[str, Any]]]:
-            async with open_ledger(self.url) as ledger:
-                with ledger.transaction(tenant) as tx:
-                    return {table.name: tx.all(rows_of(table)) for table in TABLES}
-
-        return asyncio.run(read())
+    tables = (principals, grants, principal_keys, principal_changes)
 
     def shown(self, *arguments: str) -> list[dict[str, Any]]:
         listed = self.done("list", "--json", *arguments).document()
@@ -455,14 +443,7 @@ class QuotaOffice(LedgerOffice):
     """``quota`` at a ledger of its own."""
 
     group = "quota"
-
-    def rows(self, tenant: str = DEFAULT_TENANT) -> list[dict[str, Any]]:
-        async def read() -> list[dict[str, Any]]:
-            async with open_ledger(self.url) as ledger:
-                with ledger.transaction(tenant) as tx:
-                    return tx.all(rows_of(quotas))
-
-        return asyncio.run(read())
+    tables = (quotas,)
 
     def limits(self, *arguments: str) -> dict[str, str | None]:
         shown = QuotaShown.model_validate(self.done("show", "--json", *arguments).document())
@@ -485,7 +466,7 @@ def test_what_is_set_is_shown_and_what_is_not_named_stays(quota_office: QuotaOff
         "tokens_per_day": None,
         "money_per_day": "12.50",
     }
-    [row] = quota_office.rows()
+    [row] = quota_office.rows()["quotas"]
     assert (row["over"], row["weight"], row["set_by"]) == ("reject", 2.0, "root")
     told = quota_office.done("show").out
     assert "effects_per_hour" in told and "0 runs in the queue" in told

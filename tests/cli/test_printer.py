@@ -93,8 +93,7 @@ def test_the_exit_code_is_right_25_times_out_of_25(
     waiting, cancelled, rejected, done = new_run(), new_run(), new_run(), new_run()
     verbs("cancel", cancelled.name)
     for verb, run in (("reject", rejected), ("approve", done)):
-        [asked] = verbs("show", run.name, "--json").document()["result"]["waiting_for"]
-        verbs(verb, asked["id"], "--params-hash", asked["params_hash"])
+        verbs(verb, *verbs.asked(run.name))
         verbs(*run.start, "--wait")
     ends = [
         ([*waiting.start, "--wait"], 10),

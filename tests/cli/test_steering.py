@@ -26,12 +26,6 @@ from tests.cli.starter import Run, Verbs
 NewRun = Callable[..., Run]
 
 
-def asked(verbs: Verbs, run: Run) -> tuple[str, str, str]:
-    """What decides the run's request: its id and its hash."""
-    [request] = verbs("show", run.name, "--json").document()["pending"]
-    return request["approval_id"], "--params-hash", request["params_hash"]
-
-
 def test_every_reading_verb_prints_one_document_of_its_shape(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run().name
 
@@ -47,7 +41,7 @@ def test_every_reading_verb_prints_one_document_of_its_shape(verbs: Verbs, new_r
 
 def test_people_see_steps_effects_decisions_and_what_to_do(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
-    decision = asked(verbs, run)
+    decision = verbs.asked(run.name)
 
     for text in (verbs("show", run.name).out, verbs("pending").out):
         assert f"python starter.py approve {' '.join(decision)}" in text
@@ -108,7 +102,7 @@ def test_a_run_without_a_goal_is_shown_without_one(verbs: Verbs, tmp_path: Path)
 
 def test_a_decision_for_other_params_is_refused_and_says_why(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
-    decision = asked(verbs, run)
+    decision = verbs.asked(run.name)
 
     wrong = ("approve", decision[0], "--params-hash", "sha256:0")
     refused, told = verbs(*wrong), verbs(*wrong, "--json")
@@ -116,7 +110,7 @@ def test_a_decision_for_other_params_is_refused_and_says_why(verbs: Verbs, new_r
     assert (refused.code, told.code) == (2, 2)
     assert "wrong_hash" in refused.line()
     assert Verdict.model_validate(told.document()).code == "wrong_hash"
-    assert asked(verbs, run) == decision
+    assert verbs.asked(run.name) == decision
 
 
 def test_an_early_decision_is_shown_with_what_it_waits_for(verbs: Verbs, new_run: NewRun) -> None:

@@ -149,12 +149,13 @@ async def test_another_tenants_token_reads_nothing(ask: Any, convert: Convert) -
     [no_run] = await convert("run").encode([{"secret": 1}])
     no_run.metadata[KEY_ID] = no_run.metadata[WORKFLOW_ID] = b"no-run"
     [own] = await convert("acme/run").encode([{"mine": 1}])
+    [kept] = await convert("run").encode(["x" * LARGEST_SENT])
     answers = [
         await ask("decode", *asked, token=ACME)
-        for asked in ([there], [no_run], [own, there], [PLAIN, there])
+        for asked in ([there], [no_run], [own, there], [PLAIN, there], [kept])
     ]
 
-    assert [answer.status_code for answer in answers] == [403] * 4
+    assert [answer.status_code for answer in answers] == [403] * 5
     assert len({answer.content for answer in answers}) == 1
 
 

@@ -88,13 +88,6 @@ def test_a_failure_has_this_class(error: BaseException, class_: FailureClass) ->
     assert classify(error).failure_class is class_
 
 
-def test_only_what_proves_that_nothing_was_applied_may_be_repeated() -> None:
-    unknown = [error for error, class_ in CLASSES if class_ is FailureClass.IN_DOUBT]
-
-    for error in unknown:
-        assert LOW.delay(classify(error), 0) is None
-
-
 def test_a_message_names_the_error_and_neither_query_nor_more_than_is_kept() -> None:
     assert classify(Permanent("no such order")).message == "Permanent: no such order"
     assert classify(ValueError()).message == "ValueError"

@@ -283,40 +283,35 @@ def ids(found: Batch | None) -> list[str]:
     return [] if found is None else [step.id for step in found.following]
 
 
-def test_steps_that_follow_one_another_are_one_batch() -> None:
-    assert ids(batch([{"id": "a"}, {"id": "b"}, {"id": "c"}])) == ["b", "c"]
-
-
-def test_what_has_a_human_before_or_after_it_ends_a_batch() -> None:
-    for human in (
-        {"approval": "required"},
-        {"tool": "pay"},
-        {"interrupt": "before"},
-        {"interrupt": "after"},
-        {"tool": "", "ask": "really?"},
-    ):
-        steps = [{"id": "a"}, {"id": "b"}, {"id": "c", **human}, {"id": "d"}]
-        assert ids(batch(steps)) == ["b"], human
-
-
-def test_a_step_whose_tool_has_changed_since_its_review_ends_a_batch() -> None:
-    steps = [{"id": "a"}, {"id": "b"}, {"id": "c"}]
-    assert ids(batch(steps, renewed={"c"})) == ["b"]
-    assert batch(steps, renewed={"b"}) is None
-
-
-def test_a_step_that_is_held_back_for_reads_that_are_made_again_ends_a_batch() -> None:
-    steps = [{"id": "a"}, {"id": "b"}, {"id": "c"}]
-    assert ids(batch(steps, held={"c"})) == ["b"]
+@pytest.mark.parametrize(
+    ("special", "more", "following"),
+    [
+        ({}, {}, ["b", "c", "d"]),
+        ({"approval": "required"}, {}, ["b"]),
+        ({"interrupt": "before"}, {}, ["b"]),
+        ({"interrupt": "after"}, {}, ["b"]),
+        ({"tool": "pay"}, {}, ["b"]),
+        ({"tool": "", "ask": "really?"}, {}, ["b"]),
+        ({"when": "a.x > 1"}, {}, ["b"]),
+        ({"for_each": "${a.items}"}, {}, ["b"]),
+        ({}, {"renewed": {"c"}}, ["b"]),
+        ({}, {"renewed": {"b"}}, []),
+        ({}, {"held": {"c"}}, ["b"]),
+        ({}, {"stale": {"c": "as it was"}}, ["b"]),
+    ],
+    ids=[
+        *("nothing", "an approval", "a look before", "a look after", "a tool's approval"),
+        *("a question", "a condition", "a list", "a changed tool", "the next one's changed tool"),
+        *("a step held back for reads", "a read that is made again"),
+    ],
+)
+def test_a_batch_ends_before(special: Any, more: Any, following: list[str]) -> None:
+    steps = [{"id": "a"}, {"id": "b"}, {"id": "c", **special}, {"id": "d"}]
+    assert ids(batch(steps, **more)) == following
 
 
 def test_nothing_follows_a_step_whose_output_a_human_looks_at() -> None:
     assert batch([{"id": "a", "interrupt": "after"}, {"id": "b"}]) is None
-
-
-def test_a_condition_or_a_list_ends_a_batch() -> None:
-    for special in ({"when": "a.x > 1"}, {"for_each": "${a.items}"}):
-        assert ids(batch([{"id": "a"}, {"id": "b"}, {"id": "c", **special}])) == ["b"], special
 
 
 def test_the_items_of_a_list_that_are_still_to_come_are_one_batch() -> None:
@@ -343,11 +338,6 @@ def test_a_call_that_waits_for_another_run_is_one_of_its_own() -> None:
     assert make_batch(data, call, None, 1) is not None
     joined = call.model_copy(update={"joined": "iv-1"})
     assert make_batch(data, joined, None, 1) is None
-
-
-def test_a_read_that_is_made_again_is_a_call_of_its_own() -> None:
-    steps = [{"id": "a"}, {"id": "b"}, {"id": "c"}, {"id": "d"}]
-    assert ids(batch(steps, stale={"c": "as it was"})) == ["b"]
 
 
 def test_steps_that_may_run_side_by_side_are_no_batch() -> None:
