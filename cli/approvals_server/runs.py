@@ -1,4 +1,4 @@
-"""One run's page: its steps as a list and a drawing, its questions, doubts, story and artifacts.
+"""One run's page: its steps, its questions, doubts, story and artifacts.
 
 Tools, models and strangers have written what is in an artifact. So it is handed out as bytes to be
 saved under a name of ours, under a content policy that lets it do nothing.
@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import mimetypes
 import re
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -74,14 +72,6 @@ _EVENTS: Final = {
     "effect.reconciled": "A way to settle it was chosen",
     "effect.late_receipt": "A receipt came too late: it is among the run's files",
 }
-#: Of the drawing, in its own units: a box, and the gaps beside and below it.
-_WIDTH: Final = 160
-_HEIGHT: Final = 48
-_BESIDE: Final = 16
-_BELOW: Final = 36
-#: Nobody can read a larger drawing; the list is always there.
-MOST_DRAWN: Final = 60
-WIDEST_DRAWN: Final = 6
 #: Bytes that are handed out here: each artifact is verified before its first byte is sent.
 LARGEST: Final = 64 * 1024 * 1024
 #: In place of the pages' own policy: nothing loads, nothing runs, and its origin is nobody's.
@@ -126,7 +116,7 @@ def run_document(
         "state": f"{words[0].upper()}{words[1:]}{f': {result.error}' if result.error else '.'}",
         "kind": kind,
         "started": f"Started for {view.user}{f' by {by}' if by not in ('', view.user) else ''}.",
-        "graph": run_graph(view.plan, result.steps),
+        "steps": list_steps(view.plan, result.steps),
         "approvals": [{"id": one.approval_id, "text": one.description} for one in view.pending],
         "questions": [_question(one) for one in view.interrupts],
         "doubts": [
@@ -218,68 +208,34 @@ def _describe_event(one: EntryEvent) -> str:
     return f"{_EVENTS[one.type]}{rule}" + (f": {one.evidence}" if one.evidence else "")
 
 
-@dataclass(frozen=True)
-class GraphEdge:
-    """What follows what."""
+def list_steps(plan: Plan, steps: Sequence[StepView]) -> list[dict[str, Any]]:
+    """Return a run's steps with what each waits for, without what others imply, and its gotos.
 
-    source: str
-    target: str
-    on: tuple[str, ...] = ()
-    """The ends of ``source`` at which the run goes on there; nothing: ``target`` waits for it."""
-
-
-def _find_edges(plan: Plan) -> list[GraphEdge]:
-    """Return what each step waits for, without what others imply, and where gotos lead."""
-    found = list[GraphEdge]()
+    Steps that no plan names (of code, of lists) follow the others.
+    """
+    views, lines = {one.id: one for one in steps}, list[dict[str, Any]]()
     for step in plan.steps:
         needs = plan.dependencies[step.id]
         direct = needs - ancestors(plan.dependencies, *needs)
-        found += [GraphEdge(one.id, step.id) for one in plan.steps if one.id in direct]
-    for step in plan.steps:
-        targets = dict[str, list[str]]()
         ends = {
             "on_no": plan.on_no(step),
             "on_failure": plan.on_failure(step),
             "on_reject": plan.on_reject(step),
         }
+        jumps = dict[str, list[str]]()
         for end, follows in ends.items():
             if isinstance(follows, Goto):
-                targets.setdefault(follows.goto, []).append(end)
-        found += [GraphEdge(step.id, to, tuple(on)) for to, on in targets.items()]
-    return found
-
-
-def _find_layers(plan: Plan) -> dict[str, int]:
-    """Return for each step how many others come one after another up to it, itself included."""
-    waiting, layers = dict(plan.dependencies), dict[str, int]()
-    while waiting:  # a plan has no cycles
-        for step_id in [key for key, needs in waiting.items() if needs <= layers.keys()]:
-            layers[step_id] = 1 + max((layers[need] for need in waiting.pop(step_id)), default=0)
-    return layers
-
-
-def run_graph(plan: Plan, steps: Sequence[StepView]) -> dict[str, Any]:
-    """Return a run's steps with what each waits for, and a drawing of them.
-
-    Steps that no plan names (of code, of lists) follow the others. The drawing is laid out here,
-    and a script makes its elements: no script may make markup of text.
-    """
-    edges, views = _find_edges(plan), {one.id: one for one in steps}
-    lines = [
-        {
-            **_step(step.id, _describe_step(step), views.get(step.id)),
-            "after": [e.source for e in edges if e.target == step.id and not e.on],
-            "jumps": [
-                {"to": e.target, "on": list(e.on)} for e in edges if e.source == step.id and e.on
-            ],
-            "when": step.when,
-        }
-        for step in plan.steps
-    ]
-    known = {step.id for step in plan.steps}
+                jumps.setdefault(follows.goto, []).append(end)
+        lines.append(
+            {
+                **_step(step.id, _describe_step(step), views.pop(step.id, None)),
+                "after": [one.id for one in plan.steps if one.id in direct],
+                "jumps": [{"to": to, "on": on} for to, on in jumps.items()],
+                "when": step.when,
+            }
+        )
     none: dict[str, Any] = {"after": [], "jumps": [], "when": None}
-    lines += [{**_step(one.id, one.tool, one), **none} for one in steps if one.id not in known]
-    return {"steps": lines, "drawing": _drawing(plan, edges, views)}
+    return lines + [{**_step(one.id, one.tool, one), **none} for one in views.values()]
 
 
 def _describe_step(step: Step) -> str:
@@ -303,39 +259,6 @@ def _step(step_id: str, does: str, view: StepView | None) -> dict[str, Any]:
         "notes": [note for note in notes if note],
         "child": None if view is None else view.child,
     }
-
-
-def _drawing(
-    plan: Plan, edges: list[GraphEdge], views: dict[str, StepView]
-) -> dict[str, Any] | None:
-    """Return where boxes and lines are; ``None``: there is nothing to draw, or too much."""
-    layers = _find_layers(plan)
-    in_layer = Counter(layers.values())
-    widest = max(in_layer.values(), default=0)
-    if len(plan.steps) not in range(2, MOST_DRAWN + 1) or widest > WIDEST_DRAWN:
-        return None
-    width = widest * (_WIDTH + _BESIDE) + _BESIDE
-    places, seen = dict[str, tuple[int, int]](), Counter[int]()
-    for step in plan.steps:
-        layer = layers[step.id]
-        # Each layer in the middle.
-        left = (width - in_layer[layer] * (_WIDTH + _BESIDE) + _BESIDE) // 2
-        x = left + seen[layer] * (_WIDTH + _BESIDE)
-        places[step.id] = (x, _BESIDE + (layer - 1) * (_HEIGHT + _BELOW))
-        seen[layer] += 1
-    boxes = [
-        {**_step(name, "", views.get(name)), "x": x, "y": y} for name, (x, y) in places.items()
-    ]
-    height = max(in_layer) * (_HEIGHT + _BELOW) - _BELOW + 2 * _BESIDE
-    half = _WIDTH // 2
-    lines = [
-        # From the foot of one box to the head of another one.
-        {"from": [x1 + half, y1 + _HEIGHT], "to": [x2 + half, y2], "jump": bool(edge.on)}
-        for edge in edges
-        for (x1, y1), (x2, y2) in [(places[edge.source], places[edge.target])]
-    ]
-    box = {"width": _WIDTH, "height": _HEIGHT}
-    return {"width": width, "height": height, "box": box, "boxes": boxes, "lines": lines}
 
 
 async def show_artifacts(ledger: Ledger, tenant: str, request: Request, me: str) -> Response:

@@ -503,7 +503,7 @@ async def test_pages_show_calls_without_worker(stage: Stage, ann: Approver, orde
     assert decision["verdict"] == "accepted"
 
 
-async def test_steps_are_listed_and_drawn(stage: Stage, ann: Approver, order_id: str) -> None:
+async def test_steps_are_listed(stage: Stage, ann: Approver, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await run.asks()
@@ -514,17 +514,11 @@ async def test_steps_are_listed_and_drawn(stage: Stage, ann: Approver, order_id:
         await expect(refund).to_contain_text("payments.refund")
         await expect(refund).to_contain_text("waits for approval")
         await expect(refund).to_contain_text("After amount.")
-        drawing = ann.page.locator("#drawing")
-        steps = await ann.page.locator("#steps li").count()
-        await expect(drawing.locator("rect")).to_have_count(steps)
-        await expect(drawing).to_have_attribute("aria-hidden", "true")
-        await expect(drawing.locator("g.warn")).to_have_count(1)
         # Nothing of it is wider than a phone.
         assert await ann.page.evaluate("document.documentElement.scrollWidth") <= 360
         await run.approve()
         assert (await run.result()).state is RunState.COMPLETED
         await expect(refund).to_have_attribute("data-state", "succeeded")
-        await expect(drawing.locator("g.warn")).to_have_count(0)
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 

@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from surehand.activities.ledger.history.run_display import Doubt, EntryEvent
 from surehand.cli.approvals import diff
 from surehand.cli.approvals_server.pages import MOST_OF_ONE, Followers
-from surehand.cli.approvals_server.runs import MOST_DRAWN, WIDEST_DRAWN, doubted, run_graph
+from surehand.cli.approvals_server.runs import doubted, list_steps
 from surehand.cli.approvals_server.sign_in import MOST_OF_ONE as MOST_SIGN_INS
 from surehand.cli.approvals_server.sign_in import SignIns
 from surehand.workflows.contracts.base import StepState, Waiting
@@ -157,7 +157,7 @@ def test_each_step_names_its_state_and_what_it_waits_for_but_not_what_that_impli
         StepView(id="order", tool="t", state=StepState.SUCCEEDED),
         StepView(id="amount", tool="t", state=StepState.WAITING_APPROVAL),
     ]
-    steps = {one["id"]: one for one in run_graph(DIAMOND, views)["steps"]}
+    steps = {one["id"]: one for one in list_steps(DIAMOND, views)}
 
     assert [one["state"] for one in steps.values()] == [
         "succeeded", "waiting_approval", "pending", "pending", "pending"
@@ -169,34 +169,7 @@ def test_each_step_names_its_state_and_what_it_waits_for_but_not_what_that_impli
 
 def test_steps_that_no_plan_names_are_listed_behind_the_others() -> None:
     views = [StepView(id="turn-1.2", tool="bank.pay", state=StepState.RUNNING)]
-    graph = run_graph(plan_of({"id": "a"}), views)
+    steps = list_steps(plan_of({"id": "a"}), views)
 
-    assert [one["id"] for one in graph["steps"]] == ["a", "turn-1.2"]
-    assert graph["steps"][1]["after"] == []
-    assert graph["drawing"] is None  # one box says nothing
-
-
-def test_no_box_of_a_drawing_lies_on_another() -> None:
-    drawing = run_graph(DIAMOND, [])["drawing"]
-    assert drawing is not None
-    wide, high = drawing["box"]["width"], drawing["box"]["height"]
-    boxes = drawing["boxes"]
-    for one in boxes:
-        assert 0 <= one["x"] <= drawing["width"] - wide
-        assert 0 <= one["y"] <= drawing["height"] - high
-        for other in boxes:
-            apart = abs(one["x"] - other["x"]) >= wide or abs(one["y"] - other["y"]) >= high
-            assert one is other or apart
-    assert len(drawing["lines"]) == 6
-    assert [line["jump"] for line in drawing["lines"]].count(True) == 1
-
-
-def test_what_is_too_large_to_be_read_is_listed_and_not_drawn() -> None:
-    wide = plan_of(*({"id": f"s{n}", "after": []} for n in range(WIDEST_DRAWN + 1)))
-    long = plan_of(
-        {"id": "s0"}, *({"id": f"s{n}", "after": [f"s{n - 1}"]} for n in range(1, MOST_DRAWN + 1))
-    )
-    for plan in (wide, long):
-        graph = run_graph(plan, [])
-        assert graph["drawing"] is None
-        assert len(graph["steps"]) == len(plan.steps)
+    assert [one["id"] for one in steps] == ["a", "turn-1.2"]
+    assert steps[1]["after"] == []

@@ -1,7 +1,4 @@
 // One run: where it stands, its steps, what it asks, its story; and what people say to it.
-//
-// The list of steps is for everybody. The drawing says nothing more, so it is hidden from who hears
-// a page.
 
 import { jsonNodes } from "./call.js";
 import { parseExact } from "./canonical.js";
@@ -21,9 +18,6 @@ import {
 } from "./page.js";
 import { deliver, message, signedMessage, signerFor } from "./signing.js";
 
-const SVG = "http://www.w3.org/2000/svg";
-/** Characters of a name that fit into a box. */
-const FIT = 19;
 /** What a doubt's outcomes mean. */
 const OUTCOMES = {
   happened: "It happened",
@@ -73,8 +67,7 @@ async function draw() {
   document.title = `${plain(told.title)} · Surehand`;
   const state = made("b", { className: told.kind === "danger" ? "alarm" : "" }, shown(told.state));
   part("state").replaceChildren(state, " ", shown(told.started));
-  part("steps").replaceChildren(...told.graph.steps.map(step));
-  drawSteps(part("drawing"), told.graph.drawing);
+  part("steps").replaceChildren(...told.steps.map(step));
   tellStory(part("story"), told.story);
   drawWaiting([
     ...told.approvals.map((one) => ({ one, make: approval })),
@@ -295,48 +288,4 @@ function step(one) {
     item.append(made("p", {}, "Its own run: ", link("/run?id=", one.child, one.child)));
   }
   return item;
-}
-
-/** Draw a run's steps; `null`: there is nothing to draw. */
-function drawSteps(place, drawing) {
-  place.hidden = drawing === null;
-  if (drawing === null) {
-    place.replaceChildren();
-    return;
-  }
-  const { width, height, box, boxes, lines } = drawing;
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height });
-  picture.append(...lines.map(line), ...boxes.map((one) => drawnBox(one, box)));
-  place.replaceChildren(picture);
-}
-
-function line({ from: [x1, y1], to: [x2, y2], jump }) {
-  const bend = Math.max(16, Math.abs(y2 - y1) / 2);
-  const path = `M${x1} ${y1}C${x1} ${y1 + bend} ${x2} ${y2 - bend} ${x2} ${y2}`;
-  const head = `M${x2 - 5} ${y2 - 7}L${x2} ${y2}L${x2 + 5} ${y2 - 7}`;
-  return svg("path", { d: path + head, class: jump ? "edge jump" : "edge" });
-}
-
-function drawnBox({ id, words, kind, x, y }, { width, height }) {
-  const group = svg("g", { class: `step ${kind}` });
-  const middle = x + width / 2;
-  const name = svg("text", { x: middle, y: y + 20, class: "name" });
-  name.textContent = short(id);
-  const where = svg("text", { x: middle, y: y + 38 });
-  where.textContent = short(words);
-  group.append(svg("rect", { x, y, width, height, rx: 6 }), name, where);
-  return group;
-}
-
-function short(text) {
-  const shown = plain(text);
-  return shown.length > FIT ? `${shown.slice(0, FIT - 1)}…` : shown;
-}
-
-function svg(name, attributes) {
-  const element = document.createElementNS(SVG, name);
-  for (const [attribute, value] of Object.entries(attributes)) {
-    element.setAttribute(attribute, String(value));
-  }
-  return element;
 }
