@@ -17,7 +17,6 @@ from surehand.activities.ledger.history import reads
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.cli.printer import counted
 from surehand.drill.report import (
-    Beforehand,
     CellOutcome,
     DrillCell,
     DrillTarget,
@@ -110,21 +109,6 @@ class Played:
     """What became of the effects of a run that was terminated."""
 
 
-def list_skipped_writes(
-    events: Sequence[Mapping[str, Any]], done: Disturbance | None
-) -> Iterator[str]:
-    """Yield what was recorded as made although its worker had died before the call."""
-    if done is None or not isinstance(done.point, Beforehand):
-        return
-    for event in events:
-        made = event["type"] == "effect.committed" and event["step_id"] == done.target.step
-        if made and event["body"].get("rule") == "lookup":
-            yield (
-                f"{done.target.step}: {done.target.tool} was skipped in silence: its lookup took"
-                ' for its effect what was so before; declare lookup_by="state"'
-            )
-
-
 def judge_cell(
     cell: DrillCell,
     baseline: Baseline,
@@ -134,11 +118,10 @@ def judge_cell(
     doubtful: Disturbance | None = None,
 ) -> DrillCell:
     """Return the cell with its outcome; ``doubtful``: the call that a human may be asked about."""
-    beforehand = cell.point in list(Beforehand)
     lost = int(cell.tool == MODEL and cell.point in _UNRECORDED)
     found = list(_compare_with_baseline(cell, baseline, played))
     question = played.question
-    outcome = CellOutcome.SAME if world and not beforehand else CellOutcome.SAME_LEDGER
+    outcome = CellOutcome.SAME if world else CellOutcome.SAME_LEDGER
     if violations := [*played.violations, *list_repeated_turns(played, lost)]:
         outcome, found = CellOutcome.DIFFERS, [*violations, *found]
     elif not played.reached:
@@ -175,10 +158,6 @@ def _compare_with_baseline(cell: DrillCell, baseline: Baseline, played: Played) 
         stands = {**baseline.compared, "ledger": baseline.remaining}
         yield from list_differences(stands, {**played.compared, "ledger": played.remaining})
         yield from compare_counts(played)
-    elif cell.point in list(Beforehand):
-        # What was done to the world beforehand is no difference of the run's.
-        found = {**played.compared, "world": None}
-        yield from list_differences({**baseline.compared, "world": None}, found)
     else:
         yield from list_differences(baseline.compared, played.compared)
 

@@ -35,7 +35,6 @@ class Drill:
         *,
         world: str | Callable[[Any], Any] | None = None,
         fresh: str | Callable[[Any], Any] | None = None,
-        already: str | Callable[[Any], Any] | None = None,
         tools: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
         points: Sequence[str] = (),
@@ -51,7 +50,6 @@ class Drill:
             plan: A YAML or JSON file.
             world: Returns what a run's effects have left, or ``module:function``.
             fresh: Returns the plan's input for one more run, or ``module:function``.
-            already: Leaves the world as a step's call would, or ``module:function``.
             tools: Modules with the tools; default ``SUREHAND_TOOL_MODULES``.
             variables: More of the workers' environment variables.
             points: Crash points, forced waits and operations; default all.
@@ -78,7 +76,6 @@ class Drill:
             steps=steps,
             world=world,
             fresh=fresh,
-            already=already,
             limit=limit,
         )
         say = Printer(json_output=False).say  # what tools and runs say is written out

@@ -31,14 +31,6 @@ class ForcedWait(StrEnum):
     """An approval expires; the one that is asked for again is given."""
 
 
-class Beforehand(StrEnum):
-    """What is done to the world outside before a run whose worker is killed."""
-
-    ALREADY_TRUE = "already_true"
-    """It is already as the call would leave it, and the worker dies between claim and call: the
-    write must not be skipped in silence."""
-
-
 class Operation(StrEnum):
     """What an operator does to a run, or to its workers."""
 
@@ -66,9 +58,9 @@ class Operation(StrEnum):
         return None
 
 
-Point = CrashPoint | ForcedWait | Beforehand | Operation
+Point = CrashPoint | ForcedWait | Operation
 #: What is drilled.
-POINTS: Final[tuple[Point, ...]] = (*CrashPoint, *ForcedWait, *Beforehand, *Operation)
+POINTS: Final[tuple[Point, ...]] = (*CrashPoint, *ForcedWait, *Operation)
 
 
 class CellOutcome(StrEnum):
@@ -226,8 +218,6 @@ def list_recoveries(cells: Iterable[DrillCell], *points: str) -> list[float]:
 
 #: A call that has no such point, and a point at which nobody recovered.
 _NONE: Final = "-"
-#: At each of these a worker is killed, and another one stands by.
-_KILLS: Final = (*CrashPoint, *Beforehand)
 
 
 def name_row(step: str, undo: bool) -> str:
@@ -237,7 +227,7 @@ def name_row(step: str, undo: bool) -> str:
 def make_tables(report: DrillReport) -> Iterator[Table]:
     """Yield a matrix each of kills, forced waits, and what operators do."""
     cells = {(cell.step, cell.undo, cell.point, cell.mode): cell for cell in report.cells}
-    for kind in (_KILLS, tuple(ForcedWait), tuple(Operation)):
+    for kind in (tuple(CrashPoint), tuple(ForcedWait), tuple(Operation)):
         points = [point for point in report.points if point in kind]
         rows = []
         for mode in report.modes:
@@ -247,7 +237,7 @@ def make_tables(report: DrillReport) -> Iterator[Table]:
                 if any(row):
                     name = name_row(one.step, one.undo) + of_mode
                     rows.append([name, *(_describe_outcome(cell) for cell in row)])
-        if kind == _KILLS:
+        if kind == tuple(CrashPoint):
             known = (list_recoveries(report.cells, point) for point in points)
             times = (f"{nearest_rank(some, 50):.1f} s" if some else _NONE for some in known)
             rows.append(["recovery p50", *times])

@@ -2,7 +2,7 @@
 
 ``world(context)`` returns what a run's effects have left behind, as JSON. ``fresh(context)`` makes
 the outside world ready for one more run and returns the plan's input for it, such as the id of a
-new order. ``already(context)`` leaves the world as a step's call would. All may be async.
+new order. Both may be async.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
 from surehand.client.plan_file import load_plan
 from surehand.drill.report import (
     POINTS,
-    Beforehand,
     DrillTarget,
     ForcedWait,
     Operation,
@@ -53,8 +52,6 @@ class Context:
     """The plan's input; for ``world`` with what ``fresh`` returned."""
     database_url: str
     """The case's ledger, where ``transactional`` tools leave their effects, too."""
-    step: str = ""
-    """For ``already``: the step whose effect the world is to show before the run."""
 
 
 #: A function, or ``module:function``.
@@ -119,7 +116,6 @@ class DrillRequest:
         steps: Sequence[str] = (),
         world: GivenFunction = None,
         fresh: GivenFunction = None,
-        already: GivenFunction = None,
         limit: timedelta = CASE_LIMIT,
         own_ledger: bool = True,
     ) -> None:
@@ -133,13 +129,7 @@ class DrillRequest:
                 "--points permission_loss: with --database the permissions are not the drill's to"
                 " take away: leave one of the two out"
             )
-        if Beforehand.ALREADY_TRUE in points and already is None:
-            raise WrongUse(
-                "--points already_true: name --already, which leaves the world as the step's call"
-                " would"
-            )
         there = [p for p in POINTS if own_ledger or p is not ForcedWait.PERMISSION_LOSS]
-        there = [p for p in there if already or p is not Beforehand.ALREADY_TRUE]
         self.points = [point for point in there if not points or point in points]
         require_known("--modes", modes, MODES)
         self.modes = list(modes or MODES[:1])
@@ -149,7 +139,6 @@ class DrillRequest:
         self.steps = steps or ids
         self.world = Function.load("--world", world)
         self.fresh = Function.load("--fresh", fresh)
-        self.already = Function.load("--already", already)
         # Side by side, cases need worlds of their own.
         self.parallel = 1 if fresh is None else 2
 
@@ -198,8 +187,6 @@ def _has_point(target: DrillTarget, point: Point) -> bool:
             return there and (point is not ForcedWait.EXPIRY or target.may_ask_again)
         case _ if target.asks:
             return False
-        case Beforehand():
-            return not reads and not target.undo
     return not reads or point in READ_POINTS
 
 
@@ -247,8 +234,6 @@ class Disturbance:
         match self.point:
             case CrashPoint():
                 return self.point
-            case Beforehand():
-                return CrashPoint.AFTER_CLAIM
             case Operation():
                 return self.point.crash_point
         return None
@@ -282,8 +267,6 @@ class Disturbance:
         refused = self.target.recovery is Recovery.DEDUPES and not self.target.succeeded
         human = self.target.recovery is Recovery.HUMAN or refused
         match self.killed_at:
-            case _ if isinstance(self.point, Beforehand):
-                return True
             case CrashPoint.AFTER_CLAIM | CrashPoint.DURING_CALL:
                 return human or not self.target.absence_provable
             case CrashPoint.AFTER_CALL:

@@ -329,9 +329,7 @@ class Case:
         own = self._environment.database is None
         principals = Principals(database_url, settings.tenant, self._observer.add_tools, own=own)
         await principals.grant(settings.user, "permission", self._permissions)
-        self._context = context = Context(self._run_id, plan.input, database_url)
-        if told and isinstance(told.point, report.Beforehand) and request.already:
-            await request.already(replace(context, step=told.target.step))
+        self._context = Context(self._run_id, plan.input, database_url)
         operation, once = self._operation, self._folder / "crashed"
         killed = told is not None and told.killed_at is not None and not operation
         # Open: the drill's people have no keys, and its ledger is nobody else's.
@@ -475,7 +473,6 @@ class Case:
                 played.applied = sum(played.counted.values())
                 played.in_doubt = tree.count_in_doubt()
                 played.violations += [*tree.list_out_of_order(), *tree.list_clock_jumps()]
-                played.violations += judge.list_skipped_writes(tree.events, self._disturbance)
                 if played.unwound is not None:
                     played.violations += tree.list_not_unwound(played.unwound)
                 elif played.result is not None and not played.question:

@@ -35,10 +35,6 @@ def drill(
         str | None,
         typer.Option(metavar="MODULE:FUNCTION", help="Returns plan input for one more run."),
     ] = None,
-    already: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:FUNCTION", help="Leaves the world as a step's call would."),
-    ] = None,
     points: Annotated[
         str | None, typer.Option(help="What is done to a run, comma separated; default all.")
     ] = None,
@@ -74,8 +70,6 @@ def drill(
 
     Forced waits: pause, approval, ask, permission_loss, expiry.
 
-    With --already: already_true, the world is so before the call, and no write may be skipped.
-
     Operations: reset, reset_step, reset_killed, terminate, deploy, freeze.
 
     Tools run for real, approved by 'drill-approver': drill a test system.
@@ -103,7 +97,6 @@ def drill(
         steps=_split_names("--steps", steps),
         world=world,
         fresh=fresh,
-        already=already,
         limit=timeout,
         own_ledger=database is None,
     )

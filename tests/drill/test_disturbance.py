@@ -15,7 +15,6 @@ from surehand.activities.worker.crash_points import CrashPoint
 from surehand.drill.environment import prepare_drill
 from surehand.drill.people import make_answer
 from surehand.drill.report import (
-    Beforehand,
     DrillCell,
     DrillTarget,
     ForcedWait,
@@ -138,7 +137,6 @@ def asked(kind: InterruptKind, schema: dict[str, Any]) -> Interrupt:
         ({"recovery": "lookup"}, CrashPoint.AFTER_CLAIM, False),
         ({"recovery": "lookup", "absence_provable": False}, CrashPoint.AFTER_CLAIM, True),
         ({"recovery": "lookup", "absence_provable": False}, CrashPoint.AFTER_CALL, False),
-        ({"recovery": "lookup"}, Beforehand.ALREADY_TRUE, True),
     ],
 )
 def test_a_human_may_be_asked_if_the_tool_says_so_and_the_call_is_in_doubt(
