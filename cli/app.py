@@ -47,7 +47,7 @@ def _say_version(wanted: bool) -> None:
 _HELP_ALL: Final = "--help-all"
 
 
-def _options(
+def _read_flags(
     context: typer.Context,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an unexpected error.")
@@ -269,16 +269,16 @@ def build(arguments: Sequence[str] | None = None, *, show_all: bool = True) -> t
     docstrings. So verbs that are not called are not loaded.
     """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.callback(epilog=_EXIT_CODES if show_all else _tell_more())(_options)
+    app.callback(epilog=_EXIT_CODES if show_all else _tell_more())(_read_flags)
     named = None if arguments is None else [one for one in arguments if not one.startswith("-")]
     for panel, verbs in _VERBS.items():
-        _register(app, verbs, panel, named, hidden=not show_all and panel != _EVERY_DAY)
+        _register_verbs(app, verbs, panel, named, hidden=not show_all and panel != _EVERY_DAY)
     for group, (about, panel, verbs) in _GROUPS.items():
         typed = typer.Typer(help=about)
         if named is not None and named[:1] != [group]:
-            _register(typed, verbs, None, ["none of them"])
+            _register_verbs(typed, verbs, None, ["none of them"])
         else:
-            _register(typed, verbs, None, named and named[1:])
+            _register_verbs(typed, verbs, None, named and named[1:])
         app.add_typer(typed, name=group, rich_help_panel=panel, hidden=not show_all)
     return app
 
@@ -287,7 +287,7 @@ def _tell_more() -> str:
     return f"`{program()} {_HELP_ALL}` shows all verbs, such as pause, cancel, halt and audit."
 
 
-def _register(
+def _register_verbs(
     app: typer.Typer,
     verbs: Mapping[str, str],
     panel: str | None,
@@ -308,7 +308,7 @@ def _register(
             )
             typed(verb if path in _PROGRAMS.values() else command_of(verb))
         else:
-            about = "" if named or hidden else _docstring(path)
+            about = "" if named or hidden else _read_docstring(path)
             app.command(name, help=about, rich_help_panel=panel, hidden=hidden)(_not_loaded)
 
 
@@ -316,7 +316,7 @@ def _not_loaded() -> None:
     raise AssertionError("only the verb that the arguments name is called")
 
 
-def _docstring(path: str) -> str:
+def _read_docstring(path: str) -> str:
     """Return a verb's docstring without loading it."""
     module, _, name = path.partition(":")
     found = re.search(
@@ -340,7 +340,7 @@ def run(arguments: Sequence[str]) -> int:
     if show_all:
         arguments = ["--help"]
     if any(_LONE.search(argument) for argument in arguments):
-        return _complain(arguments, "the command line is not UTF-8 text", ExitCode.WRONG_USE)
+        return _print_mistake(arguments, "the command line is not UTF-8 text", ExitCode.WRONG_USE)
     try:
         code = build(arguments, show_all=show_all)(
             args=_debug_first(arguments) or ["--help"],
@@ -351,7 +351,7 @@ def run(arguments: Sequence[str]) -> int:
         return int(code or 0) if arguments else ExitCode.WRONG_USE
     except typer.TyperException as error:
         text = error.format_message().replace("Value error, ", "")
-        return _complain(arguments, f"{text} (`--help` shows how)", ExitCode.WRONG_USE)
+        return _print_mistake(arguments, f"{text} (`--help` shows how)", ExitCode.WRONG_USE)
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
     except OSError as error:
@@ -367,7 +367,7 @@ def run(arguments: Sequence[str]) -> int:
             return ExitCode.OUTPUT_CLOSED
         if flags.debug:
             traceback.print_exc()
-        return _complain(
+        return _print_mistake(
             arguments,
             f"unexpected {type(error).__name__}: {error}; this is a mistake of ours: "
             f"run it again as `{program()} --debug ...` and report what that prints",
@@ -402,6 +402,6 @@ def _make_printer(arguments: Sequence[str]) -> Printer:
     return Printer(json_output="--json" in arguments[:end])
 
 
-def _complain(arguments: Sequence[str], text: str, code: ExitCode) -> ExitCode:
+def _print_mistake(arguments: Sequence[str], text: str, code: ExitCode) -> ExitCode:
     _make_printer(arguments).error(SurehandError(text, code=code))
     return code

@@ -174,10 +174,10 @@ async def find_shown(
         if held.approval_id == approval_id:
             return ShownHeld(**held.model_dump(), run_id=run_id, run_state=state), code
     reachable = state not in CUT_OFF_BY_SERVER and view.result.state not in ENDED
-    return _shown(connection, view, approval_id, state, reachable=reachable), code
+    return _show_approval(connection, view, approval_id, state, reachable=reachable), code
 
 
-def _shown(
+def _show_approval(
     connection: Connection, view: RunView, approval_id: str, run_state: str, *, reachable: bool
 ) -> ShownApproval:
     run_id = view.result.run_id
@@ -218,14 +218,14 @@ def approval_lines(
         yield f"  run        {one.run_id} ({one.run_state})"
         return
     yield f"{one.approval_id}  {one.description}"
-    yield f"  state      {_state(one)}"
+    yield f"  state      {_state_text(one)}"
     yield f"  run        {one.run_id} ({one.run_state}), step {one.step_id}"
     yield f"  tool       {one.tool} (version {one.version})"
     if one.key:
         yield f"  effect     key {one.key}"
     if one.resources:
         yield f"  resources  {', '.join(one.resources)}"
-    yield from _params(settings, one)
+    yield from _params_lines(settings, one)
     yield f"  hash       {one.params_hash} (short: {short_hash(one.params_hash)})"
     yield f"  undo       {one.undo}"
     yield f"  asked by   {one.askers}"
@@ -237,13 +237,13 @@ def approval_lines(
         yield f"  not by     {', '.join(one.excluded)}"
     yield f"  so far     {', '.join(one.votes) or 'nobody'}"
     yield f"  decisions  {one.assurance.as_text()}"
-    yield f"  expires    {_expiry(one, now or datetime.now(UTC))}"
+    yield f"  expires    {_expiry_text(one, now or datetime.now(UTC))}"
     yield f"  web ui     {one.web_ui}"
     for verb, text in one.commands.items():
         yield f"  {verb:<9}  {text}"
 
 
-def _state(one: ShownApproval) -> str:
+def _state_text(one: ShownApproval) -> str:
     by = f" by {one.decided_by}" if one.decided_by else ""
     reason = f": {one.reason}" if one.reason else ""
     if one.state is ApprovalState.SUPERSEDED:
@@ -253,7 +253,7 @@ def _state(one: ShownApproval) -> str:
     return f"{_STATES[one.state]}{by}{reason}"
 
 
-def _params(settings: ClientSettings, one: ShownApproval) -> Iterator[str]:
+def _params_lines(settings: ClientSettings, one: ShownApproval) -> Iterator[str]:
     if as_artifact(one.params) is not None:
         listed = settings.command("artifacts", one.run_id)
         yield f"  params     {compact(one.params)}: `{listed}`"
@@ -268,7 +268,7 @@ def _params(settings: ClientSettings, one: ShownApproval) -> Iterator[str]:
             yield f"             {line}"
 
 
-def _expiry(one: ShownApproval, now: datetime) -> str:
+def _expiry_text(one: ShownApproval, now: datetime) -> str:
     left = one.expires_at - now
     when = f"in {rough_time(left)}" if left > timedelta(0) else f"{rough_time(-left)} ago"
     if one.on_expiry == "ask_again":
@@ -315,7 +315,7 @@ async def pending(caller: options.Onlooker, limit: options.Limit = 50) -> Reply:
             caller.printer.warn(str(error))
             whole = False
     listed = PendingList(
-        approvals=_approvals(connection, waiting.views),
+        approvals=_list_approvals(connection, waiting.views),
         held=waiting.held,
         questions=waiting.questions,
         others=others,
@@ -348,7 +348,7 @@ def _pending_lines(
         yield ""
 
 
-def _approvals(connection: Connection, views: list[RunView]) -> list[PendingApproval]:
+def _list_approvals(connection: Connection, views: list[RunView]) -> list[PendingApproval]:
     return [
         PendingApproval(
             **request.model_dump(),
@@ -373,7 +373,7 @@ async def approve(
       --reason 'order was returned'
     """
     seen = SeenRequest(approval, params_hash)
-    return await _decide(caller, seen, DecisionOutcome.APPROVE, reason, leave)
+    return await _send_vote(caller, seen, DecisionOutcome.APPROVE, reason, leave)
 
 
 async def reject(
@@ -389,10 +389,10 @@ async def reject(
       --reason 'wrong amount'
     """
     seen = SeenRequest(approval, params_hash)
-    return await _decide(caller, seen, DecisionOutcome.REJECT, reason, leave)
+    return await _send_vote(caller, seen, DecisionOutcome.REJECT, reason, leave)
 
 
-async def _decide(
+async def _send_vote(
     caller: Caller, seen: SeenRequest, outcome: DecisionOutcome, reason: str, leave: bool
 ) -> Reply:
     # Before a server is looked for: an id or a key that cannot be used needs none.
@@ -465,14 +465,14 @@ async def recorded_view(caller: Caller, run: WorkflowExecution) -> RunView | Non
         return None
     try:
         async with ledger_of(read_settings()) as ledger:
-            return await _view(ledger, caller.tenant, run)
+            return await _read_view(ledger, caller.tenant, run)
     except SurehandError as error:
         if not isinstance(error, NoSuchRun):
             caller.printer.warn(str(error))
         return None
 
 
-async def _view(ledger: Ledger, tenant: str, run: WorkflowExecution) -> RunView:
+async def _read_view(ledger: Ledger, tenant: str, run: WorkflowExecution) -> RunView:
     from surehand.activities.ledger.history import run_display
 
     view = await ledger.transact(tenant, run_display.read_run_view, run.id)

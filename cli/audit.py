@@ -266,7 +266,7 @@ async def audit(
 def _audit_file(
     settings: ClientSettings, file: Path, signer: Path | None, recorded: ChainHead | None
 ) -> AuditReport:
-    key = None if signer is None else _signer(signer)
+    key = None if signer is None else _read_signer(signer)
     made_by = f"`{settings.command('events', 'RUN', '--export', 'FILE')}` writes one"
     try:
         events, token = read_export(file.read_text(encoding="utf-8"))
@@ -286,7 +286,7 @@ def _audit_file(
     with_what = _compared_with(token, key)
     if recorded is not None:
         with_what = f"the head in the ledger's row of the run, and {with_what}"
-    report = _shape(str(events[0]["run_id"]), events, found, with_what)
+    report = _report_on(str(events[0]["run_id"]), events, found, with_what)
     shown = (
         None if token is None else shown_signature(token, ExportClaims, verified=key is not None)
     )
@@ -296,7 +296,7 @@ def _audit_file(
 
 def _audit_content(file: Path, signer: Path | None, run_id: str | None) -> AuditReport:
     """Prove an export of what was deleted: by its signature, because its rows are in no chain."""
-    key, found = None if signer is None else _signer(signer), read_content(file)
+    key, found = None if signer is None else _read_signer(signer), read_content(file)
     why, signature, content = why_unproven(found, run_id, None, key), None, None
     if why is None and found.token is not None:
         claims = claims_to_be(found.token, ContentClaims)[1]
@@ -314,7 +314,7 @@ def _audit_content(file: Path, signer: Path | None, run_id: str | None) -> Audit
     )
 
 
-def _signer(file: Path) -> dict[str, str]:
+def _read_signer(file: Path) -> dict[str, str]:
     key = read_public_key(file)
     if key.passkey is not None:
         raise WrongUse(f"public key {file}: it is a passkey's, which signs no exports")
@@ -358,7 +358,7 @@ async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
         or verify_entries(events, entries)
         or forged
     )
-    report = _shape(run_id, events, found, heads)
+    report = _report_on(run_id, events, found, heads)
     return report.model_copy(update={"forgotten": forgotten})
 
 
@@ -417,7 +417,7 @@ def head_in(data: bytes) -> ChainHead | None:
         return None
 
 
-def _shape(run_id: str, events: Sequence[Any], found: Break | None, heads: str) -> AuditReport:
+def _report_on(run_id: str, events: Sequence[Any], found: Break | None, heads: str) -> AuditReport:
     report = AuditReport(
         run_id=run_id,
         ok=found is None,
@@ -442,10 +442,12 @@ def _shape(run_id: str, events: Sequence[Any], found: Break | None, heads: str) 
 
 
 def _reply(settings: ClientSettings, report: AuditReport) -> Reply:
-    return Reply(report, _lines(settings, report), ExitCode.DONE if report.ok else ExitCode.BROKEN)
+    return Reply(
+        report, _report_lines(settings, report), ExitCode.DONE if report.ok else ExitCode.BROKEN
+    )
 
 
-def _lines(settings: ClientSettings, report: AuditReport) -> Lines:
+def _report_lines(settings: ClientSettings, report: AuditReport) -> Lines:
     if not report.ok:
         whose = f"Run {report.run_id}: " if report.run_id else ""
         yield f"{whose}BROKEN at {report.first_break}"

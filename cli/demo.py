@@ -149,7 +149,7 @@ class DemoScript:
         self._worker: Child | None = None
 
     async def play(self) -> DemoReport:
-        client = await self._client()
+        client = await self._make_client()
         with self._environment.worker("worker-1", crash_at=CRASH_AT) as first:
             self._headline(f"Worker 1 runs (process {first.pid}), prepared for the worst")
             self._say("It will kill itself with SIGKILL right after the shop has paid the refund,")
@@ -157,9 +157,9 @@ class DemoScript:
             self._headline(f"Run {RUN} starts: examples/refund.yaml")
             run = await client.start(PACKAGE / "examples" / "refund.yaml", run_id=RUN)
             self._say(f"Web UI: {run.web_ui}")
-            await self._wait(run, first)
+            await self._wait_for_run(run, first)
             self._headline("The run waits for an approval of exactly this call")
-            killed = await self._decide(client, run)
+            killed = await self._have_decided(client, run)
             if killed:
                 await self._see_it_die(first)
         with self._environment.worker("worker-2") as second:
@@ -170,8 +170,8 @@ class DemoScript:
                 self._headline(
                     f"Worker 2 runs (process {second.pid}); worker 1 did not have to die"
                 )
-            result = await self._wait(run, second)
-        self._end(result)
+            result = await self._wait_for_run(run, second)
+        self._show_end(result)
         counts = self._environment.shop_counts()
         refunds, mails = counts.get("refunds", 0), counts.get("mails", 0)
         expected = 1 if killed else 0
@@ -185,7 +185,7 @@ class DemoScript:
             decided_by=self._approver or APPROVER,
         )
 
-    async def _client(self) -> Client:
+    async def _make_client(self) -> Client:
         variables = self._environment.variables
         target = find_target(variables)
         settings = client_settings(
@@ -193,7 +193,7 @@ class DemoScript:
         )
         return Client(Connection(await connect(target, quiet=True), target, settings))
 
-    async def _decide(self, client: Client, run: Run) -> bool:
+    async def _have_decided(self, client: Client, run: Run) -> bool:
         """Have the call approved or rejected; says whether it was approved."""
         [request] = (await run.view()).pending
         for line in request_details(request):
@@ -234,10 +234,10 @@ class DemoScript:
             raise SurehandError(f"worker 1 ended with {worker.returncode}: {worker.last_line()}")
         self._headline("Worker 1 is dead: SIGKILL in the middle of the refund")
         self._say(f"The shop has paid: {self._environment.shop_counts().get('refunds', 0)} refund.")
-        for entry in await self._ledger():
+        for entry in await self._read_entries():
             self._say(f"The ledger knows no more than: {entry}.")
 
-    async def _ledger(self) -> list[str]:
+    async def _read_entries(self) -> list[str]:
         from surehand.activities.ledger.core.store import open_ledger
         from surehand.activities.ledger.history.reads import effects_of
 
@@ -245,7 +245,7 @@ class DemoScript:
             rows = await ledger.transact("default", effects_of, RUN)
         return [f"{row['tool']} {row['key']} is {row['state']}" for row in rows]
 
-    def _end(self, result: RunResult) -> None:
+    def _show_end(self, result: RunResult) -> None:
         self._headline("How it ended")
         self._printer.lines(result_lines(result.model_copy(update={"effects": []})))
         self._headline("The ledger: one entry for each effect, whoever asks again")
@@ -257,7 +257,7 @@ class DemoScript:
         for line in counts or ["none"]:
             self._say(line)
 
-    async def _wait(self, run: Run, worker: Child) -> RunResult:
+    async def _wait_for_run(self, run: Run, worker: Child) -> RunResult:
         self._worker = worker
         try:
             result = await run.wait(timeout=PART_LIMIT, or_human=True, watch=self)
@@ -314,7 +314,7 @@ def demo(caller: options.Anybody) -> Reply:
     with set_up(printer.say) as environment:
         approver = caller.settings.user if caller.attended else None
         report = asyncio.run(DemoScript(printer, environment, approver).play())
-        printer.lines(_verdict(report))
+        printer.lines(_verdict_lines(report))
         if caller.attended:
             # Ctrl-C and Ctrl-D end a look around as well as Enter.
             with contextlib.suppress(EOFError, KeyboardInterrupt):
@@ -322,7 +322,7 @@ def demo(caller: options.Anybody) -> Reply:
     return Reply(report, (), ExitCode.DONE if report.ok else ExitCode.FAILED)
 
 
-def _verdict(report: DemoReport) -> Lines:
+def _verdict_lines(report: DemoReport) -> Lines:
     if report.worker_killed:
         told = "the worker was killed right after the refund call, another one took over"
     else:

@@ -92,7 +92,7 @@ def init(
     if agent != _PLAN and agent not in _AGENTS:
         raise WrongUse(f"--agent {agent[:40]!r}: use {', '.join((_PLAN, *_AGENTS))}")
     files = _FILES if agent == _PLAN else _AGENT_FILES
-    contents = {folder / name: _content(name, folder.resolve().name, agent) for name in files}
+    contents = {folder / name: _read_template(name, folder.resolve().name, agent) for name in files}
     there = [str(path) for path in contents if path.exists() or path.is_symlink()]
     if there:
         raise WrongUse(f"nothing is written, because there is already: {', '.join(there)}")
@@ -111,10 +111,10 @@ def init(
     start = command("start", f"{name}.yaml", "--run-id", f"{name}-1", "--wait", **there_too)
     commands = [command("dev", **there_too), start, *([test] if agent == _PLAN else [])]
     written = NewProject(folder=str(folder), files=list(files), commands=commands)
-    return Reply(written, _lines(written, files, agent))
+    return Reply(written, _project_lines(written, files, agent))
 
 
-def _content(name: str, project: str, agent: str) -> str:
+def _read_template(name: str, project: str, agent: str) -> str:
     there = f"agents/{_AGENTS[agent][0]}" if name == "clerk.py" else name.removeprefix(".")
     text = (_TEMPLATE / there).read_text(encoding="utf-8")
     if name != ".env":
@@ -126,7 +126,7 @@ def _content(name: str, project: str, agent: str) -> str:
     return text.replace(f"{_QUEUE}surehand", f"{_QUEUE}{queue}")
 
 
-def _lines(written: NewProject, files: Mapping[str, str], agent: str) -> Lines:
+def _project_lines(written: NewProject, files: Mapping[str, str], agent: str) -> Lines:
     for name, what in files.items():
         yield f"{Path(written.folder, name)!s:<24}  {what}"
     dev, *others = written.commands
@@ -165,17 +165,17 @@ def dev(caller: options.Alone) -> ExitCode:
     end_by_signal_in_order()
     try:
         with ExitStack() as running:
-            return _run(caller, running)
+            return _run_all(caller, running)
     except KeyboardInterrupt:  # how it usually ends; by now all of it has
         return ExitCode.DONE
 
 
-def _run(caller: Caller, running: ExitStack) -> ExitCode:
+def _run_all(caller: Caller, running: ExitStack) -> ExitCode:
     if "SUREHAND_DATABASE_URL" not in caller.environment:
         init = command("init")
         raise WrongUse(f"no ledger is named: set SUREHAND_DATABASE_URL, or begin with `{init}`")
     _FOLDER.mkdir(exist_ok=True)
-    server = _server(caller, running)
+    server = _start_server(caller, running)
     migration = running.enter_context(_child("migrate", "surehand.cli.migrate"))
     caller.printer.say(f"Ledger    {migration.wait_done()}")
     worker = _Worker(caller.printer)
@@ -184,13 +184,13 @@ def _run(caller: Caller, running: ExitStack) -> ExitCode:
 
 
 async def _watch(caller: Caller, server: dev_server.DevServer | None, worker: _Worker) -> ExitCode:
-    asking = asyncio.create_task(_ask(caller))
-    seen = await asyncio.to_thread(_stamps)
+    asking = asyncio.create_task(_show_waiting(caller))
+    seen = await asyncio.to_thread(_stamp_files)
     worker.start()
     while server is None or server.running:
         await asyncio.sleep(_LOOK)
         worker.look()
-        now = await asyncio.to_thread(_stamps)
+        now = await asyncio.to_thread(_stamp_files)
         if now != seen:
             changed = {path for path in seen.keys() | now.keys() if seen.get(path) != now.get(path)}
             names = ", ".join(sorted(map(str, changed)))
@@ -203,13 +203,13 @@ async def _watch(caller: Caller, server: dev_server.DevServer | None, worker: _W
     raise NotReachable(f"the Temporal server ended by itself; see {_FOLDER / 'temporal.log'}")
 
 
-def _server(caller: Caller, running: ExitStack) -> dev_server.DevServer | None:
+def _start_server(caller: Caller, running: ExitStack) -> dev_server.DevServer | None:
     """Start a server at the address that the settings name; ``None``: there is one."""
     address = find_target(caller.environment).address
     shown = caller.settings.ui_url.partition("//")[2]
     port = dev_server.local_port(address)
     ui_port = dev_server.local_port(shown) or dev_server.DEFAULT_UI_PORT
-    if port is None or _listens(port):
+    if port is None or _is_listening(port):
         # Whatever listens there: the first question to it says if it is no Temporal server.
         caller.printer.say(f"Temporal  {address}, which was there")
         return None
@@ -218,14 +218,14 @@ def _server(caller: Caller, running: ExitStack) -> dev_server.DevServer | None:
         db_file=_FOLDER / "temporal.db",
         log_file=_FOLDER / "temporal.log",
         port=port,
-        ui_port=0 if _listens(ui_port) else ui_port,
+        ui_port=0 if _is_listening(ui_port) else ui_port,
     )
     running.callback(server.stop)
     caller.printer.say(f"Temporal  {server.address}, Web UI {server.ui_url}")
     return server
 
 
-def _listens(port: int) -> bool:
+def _is_listening(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
@@ -260,7 +260,7 @@ class _Worker:
         """End it in good order; no-op when it has ended."""
         if self._child is not None:
             self._child.stop()
-            self._show(self._child)
+            self._show_log(self._child)
             self._child = None
 
     def look(self) -> None:
@@ -270,7 +270,7 @@ class _Worker:
         """
         if self._child is None:
             return
-        self._show(self._child)
+        self._show_log(self._child)
         code = self._child.returncode
         if code is None:
             return
@@ -281,7 +281,7 @@ class _Worker:
         if again:
             self.start()
 
-    def _show(self, child: Child) -> None:
+    def _show_log(self, child: Child) -> None:
         running, new = child.running, child.output()[self._shown :]
         whole = new[: new.rfind("\n") + 1] if running else new
         self._shown += len(whole)
@@ -290,7 +290,7 @@ class _Worker:
             self._printer.say(f"worker  | {line}", "dim")
 
 
-async def _ask(caller: Caller) -> None:
+async def _show_waiting(caller: Caller) -> None:
     """Show what runs wait for, each thing once, with the commands that answer it."""
     # A worker that restarts is silent for a moment, which is nothing to tell.
     connection = await caller.connection(silent=True)
@@ -327,7 +327,7 @@ def tell_new(
     return now
 
 
-def _stamps() -> dict[Path, int]:
+def _stamp_files() -> dict[Path, int]:
     """Return when ``.env`` and each Python file below this folder were written.
 
     Looked at each time: that needs no library, and works where no changes are reported, such

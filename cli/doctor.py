@@ -100,12 +100,12 @@ def settings(caller: options.Unjudged) -> Reply:
     Example: surehand settings --json
     """
     sources = read_sources()
-    shown = _shown(sources)
-    rows = [[one.variable, _text(one), one.origin] for one in shown]
+    shown = _list_settings(sources)
+    rows = [[one.variable, _setting_text(one), one.origin] for one in shown]
     return Reply(SettingList(settings=shown), [Table(("setting", "value", "origin"), rows)])
 
 
-def _shown(sources: Sources) -> list[SettingShown]:
+def _list_settings(sources: Sources) -> list[SettingShown]:
     missing = missing_settings(sources)
     try:
         judged = judge_settings(sources, without=missing)
@@ -114,7 +114,7 @@ def _shown(sources: Sources) -> list[SettingShown]:
     rows = []
     for name in Settings.model_fields:
         given = sources.settings.get(name)
-        value, unit = _plain(None if name in missing else getattr(judged, name))
+        value, unit = _plain_value(None if name in missing else getattr(judged, name))
         rows.append(
             SettingShown(
                 name=name,
@@ -127,27 +127,27 @@ def _shown(sources: Sources) -> list[SettingShown]:
     return rows
 
 
-def _plain(value: Any) -> tuple[Any, str]:
+def _plain_value(value: Any) -> tuple[Any, str]:
     """Return a setting's value as JSON, without passwords, and its unit."""
     if isinstance(value, timedelta):
         return value.total_seconds(), "s"
     if isinstance(value, tuple):
-        plain = [_plain(one) for one in value]
+        plain = [_plain_value(one) for one in value]
         return [one for one, _ in plain], plain[0][1] if plain else ""
     if isinstance(value, SecretStr):
-        return _hidden(value.get_secret_value()), ""
+        return _hide_secret(value.get_secret_value()), ""
     if isinstance(value, str) and "://" in value:
         return _IN_QUERY.sub(r"\1***", _IN_AUTHORITY.sub(r"\1***@", value)), ""
     return value, ""
 
 
-def _hidden(value: str) -> str:
+def _hide_secret(value: str) -> str:
     """Return a secret as ``***``, or the server's name of a URL that may carry one."""
     parts = urlsplit(value) if "://" in value else None
     return f"{parts.scheme}://{parts.hostname}/***" if parts else "***" if value else ""
 
 
-def _text(one: SettingShown) -> str:
+def _setting_text(one: SettingShown) -> str:
     if one.value is None:
         return "(must be set)"
     values = one.value if isinstance(one.value, list) else [one.value]
@@ -175,10 +175,10 @@ async def doctor(caller: options.Unjudged) -> Reply:
     checks = [*await _own_checks(caller), *await _server_checks(caller)]
     ok = all(check.ok for check in checks)
     code = ExitCode.DONE if ok else ExitCode.NOT_REACHABLE
-    return Reply(DoctorReport(ok=ok, checks=checks), _lines(checks), code)
+    return Reply(DoctorReport(ok=ok, checks=checks), _check_lines(checks), code)
 
 
-def _lines(checks: list[Check]) -> Lines:
+def _check_lines(checks: list[Check]) -> Lines:
     rows = [[c.name, "ok" if c.ok else "FAIL", c.detail] for c in checks]
     yield Table(("check", "", "found"), rows)
     wrong = [check for check in checks if not check.ok]
@@ -210,10 +210,10 @@ async def _server_checks(caller: Caller) -> list[Check]:
         return [_no_server(str(error), address), _no_worker(NOT_LOOKED_AT.format("the server"))]
     found = [_right("server", f"answers at {target.address}")]
     for name, look in (
-        ("namespace", _namespace),
-        ("search attributes", _attributes),
-        ("worker", _worker),
-        ("worker versions", _versions),
+        ("namespace", _check_namespace),
+        ("search attributes", _check_attributes),
+        ("worker", _check_worker),
+        ("worker versions", _check_versions),
     ):
         found.append(await _run_check(name, look, connection))
         if name == "namespace" and not found[-1].ok:
@@ -249,7 +249,7 @@ async def _run_check(
         return _wrong(name, error.message, "see the server's log")
 
 
-async def _namespace(connection: Connection) -> Check:
+async def _check_namespace(connection: Connection) -> Check:
     name = connection.target.namespace
     try:
         request = DescribeNamespaceRequest(namespace=name)
@@ -269,7 +269,7 @@ async def _namespace(connection: Connection) -> Check:
     )
 
 
-async def _attributes(connection: Connection) -> Check:
+async def _check_attributes(connection: Connection) -> Check:
     request = ListSearchAttributesRequest(namespace=connection.client.namespace)
     answer = await connection.client.operator_service.list_search_attributes(request)
     types = answer.custom_attributes
@@ -290,7 +290,7 @@ async def _attributes(connection: Connection) -> Check:
     )
 
 
-async def _worker(connection: Connection) -> Check:
+async def _check_worker(connection: Connection) -> Check:
     queue = connection.settings.task_queue
     answered = await connection.ping_worker(queue)
     if answered is not None:
@@ -326,7 +326,7 @@ def _use_version(connection: Connection, build_id: str) -> str:
     return shlex.join(["temporal", "worker", "deployment", "set-current-version", *words])
 
 
-async def _versions(connection: Connection) -> Check:
+async def _check_versions(connection: Connection) -> Check:
     """See that runs which are pinned to a version have workers of it."""
     queue, deployment = connection.settings.task_queue, connection.settings.deployment_name
     asked = DescribeWorkerDeploymentRequest(
@@ -376,8 +376,8 @@ async def _own_checks(caller: Caller) -> list[Check]:
     version = f", worker version {settings.build_id}" if settings.build_id else ""
     found = [_right("settings", f"decisions {settings.decisions}{version}")]
     tools = _tools(settings)
-    found += [tools, *await _mcp_servers(settings, tools), _notifiers(settings)]
-    return [*found, *await _database(caller, settings)]
+    found += [tools, *await _mcp_servers(settings, tools), _check_notifiers(settings)]
+    return [*found, *await _check_database(caller, settings)]
 
 
 def _wrong_settings(caller: Caller, detail: str) -> Check:
@@ -456,7 +456,7 @@ def _mcp_server(settings: Settings, name: str, silent: str | None, tools: list[S
     return _wrong(what, plain(detail), fix, command("mcp", "list"), *pins)
 
 
-def _notifiers(settings: Settings) -> Check:
+def _check_notifiers(settings: Settings) -> Check:
     try:
         detail = notifiers_of(settings)
     except SurehandError as error:
@@ -493,7 +493,7 @@ def _locked_database(settings: Settings, detail: str) -> Check:
     return _wrong("database", detail, fix, f"ps -o pid,stat,args -p $(fuser {file} 2>/dev/null)")
 
 
-async def _database(caller: Caller, settings: Settings) -> list[Check]:
+async def _check_database(caller: Caller, settings: Settings) -> list[Check]:
     try:
         async with ledger_of(settings) as ledger:
             before = time.time()

@@ -107,16 +107,16 @@ async def reconcile(
     connection = await caller.connection()
     asked = ReconcileLedger(tenant=caller.tenant, quiet=quiet)
     if every is not None:
-        return await _schedule(caller, connection, asked, every)
+        return await _schedule_rounds(caller, connection, asked, every)
     settings = read_settings()
     async with ledger_of(settings) as ledger:
-        done = await _reconcile(connection, settings, ledger, asked)
+        done = await _do_reconcile_round(connection, settings, ledger, asked)
         for_a_human = await ledger.transact(caller.tenant, open_interventions)
     report = ReconcileReport(**done.model_dump(), for_a_human=for_a_human)
     return Reply(report, _reconciled_lines(caller.settings, report))
 
 
-async def _reconcile(
+async def _do_reconcile_round(
     connection: Connection, settings: Settings, ledger: Ledger, asked: ReconcileLedger
 ) -> Reconciled:
     context = WorkerContext.of(
@@ -158,7 +158,7 @@ def _reconciled_lines(settings: ClientSettings, report: ReconcileReport) -> Line
         yield f"Waiting for a human: {report.for_a_human}, listed by `{line}`."
 
 
-async def _schedule(
+async def _schedule_rounds(
     caller: Caller, connection: Connection, asked: ReconcileLedger, every: timedelta
 ) -> Reply:
     name = f"surehand-reconcile-{asked.tenant}"
@@ -219,7 +219,7 @@ async def unwind(
         dry_run=dry_run,
         check=check,
     )
-    report = await _unwind(connection, asked, queue)
+    report = await _have_unwound(connection, asked, queue)
     more = [f"{report.more_undone} more"] if report.more_undone else []
     undone = ", ".join([*report.undone, *more]) or "nothing"
     lines = [f"Run {run_id}: {'would undo' if dry_run else 'undone'} {undone}"]
@@ -230,7 +230,7 @@ async def unwind(
     return Reply(report, lines, ExitCode.HUMAN_NEEDED if asks else ExitCode.DONE)
 
 
-async def _unwind(connection: Connection, asked: UnwindRun, queue: str) -> Unwound:
+async def _have_unwound(connection: Connection, asked: UnwindRun, queue: str) -> Unwound:
     try:
         with connection.translated(""):
             done: Unwound = await connection.client.execute_workflow(
@@ -362,18 +362,18 @@ def _epoch_lines(settings: ClientSettings, shown: EpochShown) -> Lines:
                 f"{counted(len(shown.behind), 'run')} went on since the restore, and would make"
                 f" effects again once they start again. Open another epoch before: {again}"
             )
-            yield _table(shown)
+            yield _behind_table(shown)
         return
     if shown.newest_event_ms is not None:
         yield f"The newest event in the ledger is of {shown_time(time_of(shown.newest_event_ms))}."
     yield "Open: what may be forgotten is looked up, or asked about, before it is called."
     if shown.behind:
         yield f"{counted(len(shown.behind), 'run')} went on since. Start each again:"
-        yield _table(shown)
+        yield _behind_table(shown)
     yield f"When all is settled: {settings.command('ledger', 'restored', '--done')}"
 
 
-def _table(shown: EpochShown) -> Table:
+def _behind_table(shown: EpochShown) -> Table:
     rows = [[one.run_id, "behind" if one.known else "unknown", one.command] for one in shown.behind]
     return Table(("run", "in the ledger", "command"), rows)
 

@@ -200,7 +200,7 @@ async def add_principal(
 
     Example: surehand principal add ana --role finance --key ana.pem.pub
     """
-    return await _grant(caller, name, role, permission, key, new=True)
+    return await _give_all(caller, name, role, permission, key, new=True)
 
 
 async def grant_principal(
@@ -216,10 +216,10 @@ async def grant_principal(
     """
     if not (role or permission or key):
         raise WrongUse("nothing is granted: name a --role, a --permission or a --key")
-    return await _grant(caller, name, role, permission, key, new=False)
+    return await _give_all(caller, name, role, permission, key, new=False)
 
 
-async def _grant(
+async def _give_all(
     caller: Caller,
     name: str,
     roles: list[str] | None,

@@ -245,23 +245,25 @@ async def checkpoint(
     _refuse_both(at, save, named, list_)
     run_id = caller.run_id(run)
     if list_:
-        return await _list(caller, run_id)
+        return await _list_saved(caller, run_id)
     if named is not None:
         return _document_reply(await _read_saved(caller, run_id, named))
     try:
-        document = await (_live(caller, run_id) if at is None else _past(caller, run_id, at))
+        document = await (
+            _read_live(caller, run_id) if at is None else _read_past(caller, run_id, at)
+        )
     except NoWorker as error:
         if save is not None or not caller.has_ledger:
             raise
         try:
-            known = await _past(caller, run_id, None)
+            known = await _read_past(caller, run_id, None)
         except NoSuchRun:
             raise error from None
         caller.printer.warn(f"{error}; this is what the ledger knows")
         return replace(_document_reply(known), code=error.code)
     if save is None:
         return _document_reply(document)
-    return await _save(caller, run_id, save, document)
+    return await _save_document(caller, run_id, save, document)
 
 
 def _refuse_both(at: int | None, save: str | None, named: str | None, list_: bool) -> None:
@@ -280,7 +282,7 @@ def _document_reply(document: dict[str, Any]) -> Reply:
     return Reply(document, [Table(("field", "value"), rows)])
 
 
-async def _live(caller: Caller, run_id: str) -> dict[str, Any]:
+async def _read_live(caller: Caller, run_id: str) -> dict[str, Any]:
     connection = await caller.connection()
     found = await connection.describe(run_id)
     await connection.require_answer(run_id)
@@ -292,7 +294,7 @@ async def _live(caller: Caller, run_id: str) -> dict[str, Any]:
     return document
 
 
-async def _past(caller: Caller, run_id: str, seq: int | None) -> dict[str, Any]:
+async def _read_past(caller: Caller, run_id: str, seq: int | None) -> dict[str, Any]:
     async with ledger_of(read_settings()) as ledger:
         try:
             found = await ledger.transact(caller.tenant, rebuild_checkpoint, run_id, seq)
@@ -301,7 +303,7 @@ async def _past(caller: Caller, run_id: str, seq: int | None) -> dict[str, Any]:
     return found.model_dump(mode="json")
 
 
-async def _save(caller: Caller, run_id: str, name: str, document: dict[str, Any]) -> Reply:
+async def _save_document(caller: Caller, run_id: str, name: str, document: dict[str, Any]) -> Reply:
     settings = read_settings()
     lasts = settings.checkpoint_ttl
     seq = int(document["checkpoint_id"].rpartition("@")[2])
@@ -310,7 +312,7 @@ async def _save(caller: Caller, run_id: str, name: str, document: dict[str, Any]
     if size > LARGEST:
         raise WrongUse(f"the checkpoint of run {run_id} has {size} bytes, {LARGEST} at most")
     # It must not hold up the run's own work for longer.
-    async with _ledger(_SAVED_WITHIN) as ledger:
+    async with _open_checkpoints(_SAVED_WITHIN) as ledger:
         store = open_artifacts(settings, ledger)
         kept = await store.keep(caller.tenant, run_id, document, _SAVED_WITHIN)
         saved, surplus = await ledger.transact(
@@ -335,24 +337,26 @@ async def _save(caller: Caller, run_id: str, name: str, document: dict[str, Any]
     return Reply(CheckpointSaved(run_id=run_id, saved=saved, hidden=surplus), lines)
 
 
-async def _list(caller: Caller, run_id: str) -> Reply:
-    async with _ledger() as ledger:
+async def _list_saved(caller: Caller, run_id: str) -> Reply:
+    async with _open_checkpoints() as ledger:
         await ledger.transact(caller.tenant, reads.require_run, run_id)
         found = await ledger.transact(caller.tenant, checkpoints.list_checkpoints, run_id)
     columns = ("name", "event", "saved", "by", "kept until", "bytes")
     return Reply(
         CheckpointList(run_id=run_id, checkpoints=found),
-        table_or(columns, [_row(one) for one in found], f"No checkpoint of run {run_id} is kept"),
+        table_or(
+            columns, [_row_of(one) for one in found], f"No checkpoint of run {run_id} is kept"
+        ),
     )
 
 
-def _row(one: SavedCheckpoint) -> list[str]:
+def _row_of(one: SavedCheckpoint) -> list[str]:
     times = shown_time(one.saved_at), one.saved_by, shown_time(one.expires_at)
     return [one.name, str(one.seq), *times, str(one.bytes)]
 
 
 async def _read_saved(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
-    async with _ledger() as ledger:
+    async with _open_checkpoints() as ledger:
         await ledger.transact(caller.tenant, reads.require_run, run_id)
         one = await ledger.transact(caller.tenant, checkpoints.find_checkpoint, run_id, name)
         artifact = as_artifact(one.document)
@@ -365,7 +369,7 @@ async def _read_saved(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _ledger(patience: timedelta | None = None) -> AsyncIterator[Ledger]:
+async def _open_checkpoints(patience: timedelta | None = None) -> AsyncIterator[Ledger]:
     async with ledger_of(read_settings(), patience) as ledger:
         try:
             yield ledger

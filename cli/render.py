@@ -197,7 +197,7 @@ _SHORT: Final = 72
 
 
 def effect_table(effects: list[EffectView]) -> Table:
-    rows = [[e.tool, _key(e), e.state, e.step_id] for e in effects]
+    rows = [[e.tool, _key_text(e), e.state, e.step_id] for e in effects]
     return Table(("effect", "key", "state", "step"), rows)
 
 
@@ -223,7 +223,7 @@ def _steps_lines(result: RunResult) -> Lines:
         yield Styled("Not undone:", "bold red")
         for effect in result.uncompensated:
             reason = f" ({effect.reason})" if effect.reason else ""
-            yield f"  {effect.tool} {_key(effect)}: {effect.state}{reason}"
+            yield f"  {effect.tool} {_key_text(effect)}: {effect.state}{reason}"
 
 
 def open_lines(
@@ -250,7 +250,7 @@ def view_lines(connection: Connection, view: RunView, calls: CallProgress) -> Li
     yield ""
     yield from _steps_lines(view.result)
     for step_id, progress in calls.by_step.items():
-        yield f"  {step_id} has come to {_short(compact(progress, _SHORT + 1))}"
+        yield f"  {step_id} has come to {_cut_short(compact(progress, _SHORT + 1))}"
     for step_id, size in calls.bytes_written.items():
         yield f"  {step_id} has written {size:,} bytes of its artifact"
     asked = {request.approval_id for request in view.pending}
@@ -288,16 +288,16 @@ def headline(result: RunResult) -> str:
 
 def describe_outcome(step: StepView) -> str:
     if step.undone:
-        return _short(f"undone {step.undone}")
+        return _cut_short(f"undone {step.undone}")
     if step.error:
         return _short_error(step.error)
     made_by = f"made by run {step.made_by}: " if step.made_by else ""
     replayed = "recorded before: " if step.replayed and not made_by else ""
     output = "" if step.output is None else compact(step.output, _SHORT + 1)
-    return _short(f"{made_by or replayed}{output}")
+    return _cut_short(f"{made_by or replayed}{output}")
 
 
-def _key(effect: EffectView) -> str:
+def _key_text(effect: EffectView) -> str:
     generation = "" if effect.generation == 1 else f" (generation {effect.generation})"
     return effect.key + generation
 
@@ -308,5 +308,5 @@ def _short_error(text: str) -> str:
     return text if len(text) <= _SHORT else f"{text[: _SHORT - len(end) - 1]}…{end}"
 
 
-def _short(text: str) -> str:
+def _cut_short(text: str) -> str:
     return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"

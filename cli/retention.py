@@ -131,11 +131,11 @@ async def retention(
     async with ledger_of(settings) as ledger:
         with _explain_refusals(ledger):
             if keep is not None or release is not None:
-                return await _switch(caller, ledger, keep, release, reason)
+                return await _switch_hold(caller, ledger, keep, release, reason)
             if export is not None and caller.settings.key is None:
                 raise WrongUse("exports are signed: name your key (--key, or SUREHAND_KEY)")
             exports = None if export is None else Exports(caller.settings, export.absolute())
-            made = await _retention(caller, settings, ledger, exports)
+            made = await _make_retention(caller, settings, ledger, exports)
             made = replace(made, unexported=no_export)
             if not acts:
                 return _reply(caller.settings, made.policy, await made.look(), applied=False)
@@ -150,7 +150,7 @@ async def retention(
             return await _serve(caller, made, every)
 
 
-async def _retention(
+async def _make_retention(
     caller: Caller, settings: Settings, ledger: Ledger, export: Exports | None
 ) -> Retention:
     connection = await caller.connection()
@@ -197,7 +197,7 @@ async def _serve(caller: Caller, made: Retention, every: timedelta) -> ExitCode:
     return ExitCode.DONE
 
 
-async def _switch(
+async def _switch_hold(
     caller: Caller, ledger: Ledger, keep: str | None, release: str | None, reason: str
 ) -> Reply:
     run_id, by = caller.run_id(keep or release or ""), caller.settings.user
@@ -229,10 +229,10 @@ def _reply(settings: ClientSettings, policy: Policy, done: Round, *, applied: bo
     report = RetentionReport(applied=applied, round=done)
     # The gravest has the least number.
     code = min((one.failed for one in done.kept if one.failed), default=ExitCode.DONE)
-    return Reply(report, _lines(settings, report, anything=policy.kept is not None), code)
+    return Reply(report, _round_lines(settings, report, anything=policy.kept is not None), code)
 
 
-def _lines(settings: ClientSettings, report: RetentionReport, *, anything: bool) -> Lines:
+def _round_lines(settings: ClientSettings, report: RetentionReport, *, anything: bool) -> Lines:
     done, files = report.round, report.round.files
     if anything or done.hidden or done.deleted or done.kept:
         yield from _lines_of_runs(report)
@@ -331,7 +331,7 @@ class Exports:
             if not file.exists():
                 file = await self._write_content(file, content, files)
             if content.kind != CHECKPOINTS:
-                made += await asyncio.to_thread(self._proven, content)
+                made += await asyncio.to_thread(self._list_proven, content)
             elif file.exists():
                 made.append(file)
         except OSError as error:
@@ -349,24 +349,24 @@ class Exports:
 
     async def _file_for(self, content: Content) -> Path:
         """Return the file that has these rows already, or one that is not there yet."""
-        for file in self._names(content):
-            if not file.exists() or await asyncio.to_thread(self._has, file, content):
+        for file in self._file_names(content):
+            if not file.exists() or await asyncio.to_thread(self._has_content_of, file, content):
                 return file
         raise AssertionError("names do not end")
 
-    def _names(self, content: Content) -> Iterator[Path]:
+    def _file_names(self, content: Content) -> Iterator[Path]:
         # No run's name has a "+" once it is quoted.
         name = f"{quote(content.run_id, safe='~')}+{content.kind}"
         yield self._folder / f"{name}.jsonl"
         for number in itertools.count(2):
             yield self._folder / f"{name}+{number}.jsonl"
 
-    def _proven(self, content: Content) -> list[Path]:
+    def _list_proven(self, content: Content) -> list[Path]:
         """Return all exports of a kind: one of before a row changed may be the one with files."""
-        there = itertools.takewhile(Path.exists, self._names(content))
+        there = itertools.takewhile(Path.exists, self._file_names(content))
         return [file for file in there if self._why_unproven(read_content(file), content) is None]
 
-    def _has(self, file: Path, content: Content) -> bool:
+    def _has_content_of(self, file: Path, content: Content) -> bool:
         found = read_content(file)
         same = found.digest_of_rows == content.digest
         return same and self._why_unproven(found, content) is None
@@ -388,15 +388,15 @@ class Exports:
                     await asyncio.to_thread(_write_file, hashed, *first)
                 async for path, data in files:
                     await asyncio.to_thread(_write_file, hashed, path, data)
-                written.write(self._signature(content, hashed.digest()))
+                written.write(self._sign_content(content, hashed.digest()))
         except FileExistsError:
             # Another round was faster. Only its file surely has what was in the store.
             file = await self._file_for(content)
-        if not file.exists() or not await asyncio.to_thread(self._has, file, content):
+        if not file.exists() or not await asyncio.to_thread(self._has_content_of, file, content):
             raise OutputLost(f"{file}: what was written is not what was to be")
         return file
 
-    def _signature(self, content: Content, digest: str) -> bytes:
+    def _sign_content(self, content: Content, digest: str) -> bytes:
         claims = ContentClaims(
             aud=audience(self._settings.tenant),
             sub=self._settings.user,

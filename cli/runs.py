@@ -114,14 +114,14 @@ class TimelineWatch:
                 self._printer.say(f"{shown_time(line.at)}  {step}{line.text}")
         self._told = view.timeline
         if self._asks is not None:
-            self._ask(self._asks, view)
+            self._show_open_items(self._asks, view)
 
     def note(self, text: str) -> None:
         if self._noted != text:
             self._noted = text
             self._tell(text)
 
-    def _ask(self, connection: Connection, view: RunView) -> None:
+    def _show_open_items(self, connection: Connection, view: RunView) -> None:
         items = dict(open_items(connection, view.result, view.pending))
         for key, lines in items.items():
             if key not in self._asked:
@@ -167,7 +167,7 @@ async def wait_for_run(
     except exits.OutOfReach as error:
         return await unread_reply(printer, connection, run_id, error)
     except TimeoutError as error:
-        where = await _stuck(connection, run_id) or _goes_on(connection, run_id)
+        where = await _find_obstacle(connection, run_id) or _goes_on(connection, run_id)
         raise exits.SurehandError(
             f"--timeout is over; {where}", code=exits.ExitCode.OUT_OF_TIME
         ) from error
@@ -180,7 +180,7 @@ async def wait_for_run(
     return Reply(result, ["", *result_lines(result), *waiting], _exit_code(result.state))
 
 
-async def _stuck(connection: Connection, run_id: str) -> str | None:
+async def _find_obstacle(connection: Connection, run_id: str) -> str | None:
     """Return why a run does not go on; ``None``: it does, or the server does not say so in time."""
     with contextlib.suppress(exits.SurehandError, RPCError, TimeoutError):
         async with asyncio.timeout(outcome.LOOK_LIMIT.total_seconds()):
@@ -394,7 +394,7 @@ async def start(
     try:
         if wait:
             return await wait_for_run(caller.printer, connection, chosen, limit=timeout)
-        return await _report(caller, run)
+        return await _report_start(caller, run)
     except exits.PlanRefused as error:
         # Found by the run itself, which does not know the file.
         raise exits.PlanRefused(plan, error.problems) from error
@@ -416,7 +416,7 @@ async def why_waiting(connection: Connection, found: WorkflowExecutionDescriptio
     return silent
 
 
-async def _report(caller: Caller, run: Run, linked: Linked | None = None) -> Reply:
+async def _report_start(caller: Caller, run: Run, linked: Linked | None = None) -> Reply:
     """Say where the run stands now; a run that was there already may have ended."""
     connection, run_id = run.connection, run.run_id
     taken_up = await run.taken_up()  # or it says why it was refused
@@ -458,7 +458,7 @@ async def retry(
     Example: surehand retry refund-1 --wait
     """
     options.refuse_lone_timeout(wait, timeout)
-    source, view = await _look(caller, run)
+    source, view = await _look_at_source(caller, run)
     if view.result.state not in ENDED:
         raise exits.WrongUse(
             f"run {source} is {view.result.state}: it goes on by itself, or with `resume`"
@@ -486,7 +486,7 @@ async def fork(
     Example: surehand fork refund-1 --from restock --set input.shelf=B
     """
     options.refuse_lone_timeout(wait, timeout)
-    source, view = await _look(caller, run)
+    source, view = await _look_at_source(caller, run)
     linked = Linked(run_id=source, outputs=outputs_before(view, step))
     plan = PlanDraft.of(view.plan).amending(view.plan, changes or [])
     return await _start_linked(caller, plan, run_id, linked, for_user, wait, timeout)
@@ -531,7 +531,7 @@ def outputs_before(view: RunView, step_id: str) -> dict[str, JsonValue]:
     return taken
 
 
-async def _look(caller: Caller, run: str) -> tuple[str, RunView]:
+async def _look_at_source(caller: Caller, run: str) -> tuple[str, RunView]:
     source = caller.run_id(run)
     connection = await caller.connection()
     await connection.describe(source)
@@ -553,7 +553,7 @@ async def _start_linked(
         raise exits.WrongUse(f"run {run.run_id} exists already")
     if wait:
         return await wait_for_run(caller.printer, client.connection, run.run_id, limit=timeout)
-    return await _report(caller, run, linked)
+    return await _report_start(caller, run, linked)
 
 
 def _parse_state(text: str) -> str:

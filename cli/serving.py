@@ -43,7 +43,7 @@ async def serve_app(app_at: Callable[[str], Any], option: str, address: tuple[st
     """
     import uvicorn
 
-    with _listen(option, *address) as listening:
+    with _open_socket(option, *address) as listening:
         url = f"http://{in_url(address[0])}:{listening.getsockname()[1]}"
         config = uvicorn.Config(
             "",
@@ -79,7 +79,7 @@ def in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _listen(option: str, host: str, port: int) -> socket.socket:
+def _open_socket(option: str, host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)

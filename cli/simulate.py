@@ -121,7 +121,7 @@ async def simulate_run(
         steps=list(walk.rows.values()),
         ends=ends,
     )
-    return Reply(shown, _lines(shown))
+    return Reply(shown, _simulation_lines(shown))
 
 
 def change_plan(start: RunAt, changes: list[str] | None, toolbox: Toolbox | None) -> Plan:
@@ -140,19 +140,19 @@ def change_plan(start: RunAt, changes: list[str] | None, toolbox: Toolbox | None
     return plan
 
 
-def _lines(shown: Simulation) -> Lines:
+def _simulation_lines(shown: Simulation) -> Lines:
     yield (
         f"Plan {shown.plan}, version {shown.plan_version}, from event {shown.seq} of {shown.run_id}"
     )
     if not shown.tools_loaded:
         yield "No tools are loaded (SUREHAND_TOOL_MODULES): rules and keys are not known"
-    rows = [[one.id, one.does, one.outcome, _why(one)] for one in shown.steps]
+    rows = [[one.id, one.does, one.outcome, _explain_step(one)] for one in shown.steps]
     yield Table(("step", "does", "outcome", "why"), rows)
     if shown.ends is not None:
         yield f"It would end there: {shown.ends}"
 
 
-def _why(step: SimulatedStep) -> str:
+def _explain_step(step: SimulatedStep) -> str:
     asks = {"yes": "needs an approval", "by its rules": "may need an approval"}
     on = f"depends on {', '.join(step.depends_on)}" if step.depends_on else ""
     return "; ".join(filter(None, (step.why, on, asks.get(step.approval or ""))))
@@ -184,9 +184,9 @@ class PlanWalk:
             step = next((one for one in ready if one.id in done), ready[0])
             self._settled.add(step.id)
             try:
-                follows = await self._take(step)
+                follows = await self._take_step(step)
             except StepFailed as failed:
-                self._row(step, "would fail", why=str(failed))
+                self._add_row(step, "would fail", why=str(failed))
                 goes_on = rules.after_failure(plan, step, failed)
                 if goes_on is None:
                     pauses = rules.waits_for_a_way_out(plan, step, failed)
@@ -196,15 +196,15 @@ class PlanWalk:
             if follows is not None:
                 for skipped in rules.left_out(plan, step, follows, self._settled):
                     why = f"{step.id} goes on at {follows.goto}"
-                    self._row(plan.step(skipped), "would skip", why=why)
+                    self._add_row(plan.step(skipped), "would skip", why=why)
                     self._settled.add(skipped)
         return None
 
-    async def _take(self, step: Step) -> Goto | None:
+    async def _take_step(self, step: Step) -> Goto | None:
         """Take one step; returns where the plan goes on, if not at what follows."""
         start = self._start
         if step.id in start.done:
-            return self._reuse(step)
+            return self._reuse_output(step)
         rejected = step.id in start.past.rejected
         if rejected or step.id in start.past.failed:
             how = "it was rejected by then" if rejected else "it had failed by then"
@@ -212,11 +212,11 @@ class PlanWalk:
             goes_on = rules.after_failure(self._plan, step, failed)
             if goes_on is not None:
                 # What they said, or how it failed, is no output of the step.
-                self._row(step, "done", why="rejected" if rejected else "failed", known=False)
+                self._add_row(step, "done", why="rejected" if rejected else "failed", known=False)
                 return goes_on.at
             if not rules.waits_for_a_way_out(self._plan, step, failed):
                 raise failed
-        if step.when is not None and not self._begins(step, step.when):
+        if step.when is not None and not self._condition_begins(step, step.when):
             return None
         if step.for_each is not None:
             await self._take_list(step, step.for_each)
@@ -224,26 +224,26 @@ class PlanWalk:
             await self._take_one(step, self.facts)
         return None
 
-    def _reuse(self, step: Step) -> Goto | None:
+    def _reuse_output(self, step: Step) -> Goto | None:
         """Take what a step had given as a fact; returns where its answer has led."""
         given = self._start.given.get(step.id)
         replaced = step.id in self._start.past.replaced
         if given is None or replaced or as_artifact(given.output) is not None:
-            self._row(step, "done", why="its output is not looked at", known=False)
+            self._add_row(step, "done", why="its output is not looked at", known=False)
             return None
         self.facts[step.id] = given.output
         undone = step.id in self._start.past.undone
         why = "its effect had been undone by then" if undone else ""
         if given.no is not None:
             why = f"{step.tool} answered no: {given.no}"
-        self._row(step, "done", why=why)
+        self._add_row(step, "done", why=why)
         return None if given.no is None else rules.after_no(self._plan, step, given.no)
 
-    def _begins(self, step: Step, when: str) -> bool:
+    def _condition_begins(self, step: Step, when: str) -> bool:
         """Return whether a step's condition is known to hold; it has its row if not."""
         unknown = sorted(names_in(when) & self._unknown)
         if unknown:
-            self._row(step, "unknown", why=f"only when {when}", on=unknown, known=False)
+            self._add_row(step, "unknown", why=f"only when {when}", on=unknown, known=False)
             return False
         try:
             values = rules.condition_values(when, self.facts)
@@ -252,26 +252,26 @@ class PlanWalk:
             raise StepFailed(str(error)) from error
         if not begins:
             self.facts[step.id] = rules.skipped(f"when: {when}")
-            self._row(step, "would skip", why=f"not {when}")
+            self._add_row(step, "would skip", why=f"not {when}")
         return begins
 
     async def _take_list(self, step: Step, reference: str) -> None:
         unknown = self._unknown_in(reference)
         if unknown:
-            self._row(step, "unknown", why=f"for each of {reference}", on=unknown, known=False)
+            self._add_row(step, "unknown", why=f"for each of {reference}", on=unknown, known=False)
             return
         items = rules.items_of(self._plan, step, self.facts, None, MOST_STEPS)
-        self._row(step, "list", why=f"items: {len(items)}")
+        self._add_row(step, "list", why=f"items: {len(items)}")
         each = [step.of_item(number) for number in range(len(items))]
         failed = list[StepFailed]()
         for one, item in zip(each, items, strict=True):
             try:
                 if one.id in self._start.done:
-                    self._reuse(one)
+                    self._reuse_output(one)
                 else:
                     await self._take_one(one, rules.item_facts(step, item, self.facts), step.item)
             except StepFailed as error:
-                self._row(one, "would fail", why=str(error), known=False)
+                self._add_row(one, "would fail", why=str(error), known=False)
                 failed.append(error)
         if failed:
             raise failed[0]
@@ -285,30 +285,32 @@ class PlanWalk:
         if step.ask is not None:
             on = self._unknown_in(step.ask.question, local)
             asks = step.ask.question if on else rules.question_of(step.ask, facts)
-            self._row(step, "would ask", why=asks, on=on, known=False)
+            self._add_row(step, "would ask", why=asks, on=on, known=False)
         elif step.wait is not None:
             on = self._unknown_in(step.wait.about, local)
             about = step.wait.about if on else rules.about_of(step.wait, facts)
-            self._row(step, "would wait", why=f"for {step.wait.event} {about}", on=on, known=False)
+            self._add_row(
+                step, "would wait", why=f"for {step.wait.event} {about}", on=on, known=False
+            )
         elif step.plan is not None:
             on = self._unknown_in(step.params, local)
-            self._row(step, "would run plan", on=on, known=False)
+            self._add_row(step, "would run plan", on=on, known=False)
             self._foreign = self._foreign or any(map(self._brings_foreign, tools_in(step.plan)))
         else:
             on = self._unknown_in(step.params, local)
-            await self._call(step, on, None if on else rules.params_of(step, facts)[0])
+            await self._foresee_call(step, on, None if on else rules.params_of(step, facts)[0])
             self._foreign = self._foreign or self._brings_foreign(step.tool)
 
-    async def _call(self, step: Step, on: list[str], params: Any) -> None:
+    async def _foresee_call(self, step: Step, on: list[str], params: Any) -> None:
         """Say what a call would be: one whose key is committed is not made again."""
-        tools = self._tools(step.tool)
+        tools = self._find_tools(step.tool)
         own = [tool.approval for tool in tools if tool.approval is not None]
         policies = [*self._plan.approvals(step), *own]
         loaded = tools[-1] if tools else None
         if params is None or not isinstance(loaded, Tool):
             always = any(not one.rules for one in policies)
             asks: Asks = "yes" if always else "by its rules" if policies else "no"
-            self._row(step, "would call", on=on, params=params, approval=asks, known=False)
+            self._add_row(step, "would call", on=on, params=params, approval=asks, known=False)
             return
         try:
             call = await self._ledger.with_keys(
@@ -333,7 +335,7 @@ class PlanWalk:
                 self._foreign = self._foreign or held.foreign_receipt
                 if known:
                     self.facts[step.id] = held.receipt
-        self._row(step, outcome, why=why, params=call.plain, approval=asks, known=known)
+        self._add_row(step, outcome, why=why, params=call.plain, approval=asks, known=known)
 
     async def _find_key(self, call: PreparedCall) -> tuple[Entry, bool] | None:
         """Return the entry that holds a call's business key, and whether it is of the same call."""
@@ -348,20 +350,20 @@ class PlanWalk:
         )
         return held, held.identity_hash in same
 
-    def _tools(self, name: str) -> list[ToolSpec | Tool]:
+    def _find_tools(self, name: str) -> list[ToolSpec | Tool]:
         """Return a tool as it was recorded with the plan, then as it is loaded here."""
         loaded = None if self._toolbox is None else self._toolbox.get(name)
         return [one for one in (self._start.tools.get(name), loaded) if one is not None]
 
     def _brings_foreign(self, name: str) -> bool:
-        return any(tool.foreign for tool in self._tools(name))
+        return any(tool.foreign for tool in self._find_tools(name))
 
     def _unknown_in(self, value: Any, local: str = "") -> list[str]:
         """Return the steps that a value refers to and whose outputs are not known."""
         roots = {reference.split(".")[0] for _, reference in references(value)}
         return sorted(roots & self._unknown - {local})
 
-    def _row(
+    def _add_row(
         self,
         step: Step,
         outcome: Outcome,

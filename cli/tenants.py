@@ -155,7 +155,7 @@ async def set_quota(
         quota.value: checked_limit(quota, text) for quota, text in given.items() if text is not None
     }
     if over is not None:
-        changes["over"] = _over(over)
+        changes["over"] = _checked_over(over)
     if weight is not None:
         if not 0.001 <= weight <= 1000:
             raise WrongUse(f"--weight {weight:g}: use 0.001 to 1000")
@@ -165,7 +165,7 @@ async def set_quota(
     async with administration(caller.tenant) as tx:
         change_limits(tx, caller.settings.user, **changes)
         now = _show_quota(tx)
-    return _reply(now)
+    return _reply_quota(now)
 
 
 async def show_quota(caller: options.Onlooker) -> Reply:
@@ -176,10 +176,10 @@ async def show_quota(caller: options.Onlooker) -> Reply:
     async with ledger_of(read_settings()) as ledger:
         with ledger.transaction(caller.tenant) as tx:
             now = _show_quota(tx)
-    return _reply(now)
+    return _reply_quota(now)
 
 
-def _over(given: str) -> Literal["queue", "reject"]:
+def _checked_over(given: str) -> Literal["queue", "reject"]:
     if given == "queue":
         return "queue"
     if given == "reject":
@@ -194,7 +194,7 @@ def _show_quota(tx: Transaction) -> QuotaShown:
     )
 
 
-def _reply(now: QuotaShown) -> Reply:
+def _reply_quota(now: QuotaShown) -> Reply:
     rows = [
         [
             one.quota,
@@ -225,7 +225,7 @@ async def add(caller: options.Actor) -> Reply:
 
     Example: surehand tenant add --tenant acme
     """
-    cells, cell = _cells(caller)
+    cells, cell = _find_cell(caller)
     async with ledger_of(read_settings()) as ledger:
         added = await ledger.transact(caller.tenant, cell_of_tenant) == cell
     others = [] if added else [name for name in cells.cells if name != cell]
@@ -255,7 +255,7 @@ async def show(caller: options.Onlooker) -> Reply:
 
     Example: surehand tenant show --tenant acme
     """
-    _, cell = _cells(caller)
+    _, cell = _find_cell(caller)
     async with ledger_of(read_settings()) as ledger:
         named = await ledger.transact(caller.tenant, cell_of_tenant)
     said = "it is unknown: `tenant add` adds it" if named is None else f"it is of cell {named}"
@@ -265,7 +265,7 @@ async def show(caller: options.Onlooker) -> Reply:
     )
 
 
-def _cells(caller: Caller) -> tuple[Cells, str]:
+def _find_cell(caller: Caller) -> tuple[Cells, str]:
     """Return the file of cells, and the one that the caller's tenant is of."""
     file = caller.environment.get(f"{PREFIX}CELLS")
     if not file:
@@ -306,7 +306,7 @@ async def list_keys(caller: options.Onlooker) -> Reply:
     Example: surehand keys list
     """
     settings = read_settings()
-    ring = _ring(settings)
+    ring = _require_ring(settings)
     async with ledger_of(settings) as ledger:
         found = await ledger.transact(caller.tenant, rows.count_keys)
     wrapped = {one.kek_id: one.keys for one in found if one.kek_id is not None}
@@ -336,7 +336,7 @@ async def rotate(caller: options.Onlooker) -> Reply:
     Example: surehand keys rotate
     """
     settings = read_settings()
-    ring = _ring(settings)
+    ring = _require_ring(settings)
     async with ledger_of(settings) as ledger:
         rotated, left = await _rewrap_keys(ledger, ring, caller.tenant)
     lines = [f"{counted(rotated, 'key')} of runs wrapped again, with {ring.first.id}."]
@@ -378,7 +378,7 @@ async def _rewrap_keys(ledger: Ledger, ring: KeyRing, tenant: str) -> tuple[int,
     return rotated, left
 
 
-def _ring(settings: Settings) -> KeyRing:
+def _require_ring(settings: Settings) -> KeyRing:
     ring = read_key_ring(settings.key_encryption_keys.get_secret_value())
     if ring is None:
         raise WrongUse(f"{KEYS} is not set: nothing is encrypted")

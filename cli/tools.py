@@ -127,7 +127,7 @@ def module_problems(caller: Caller, plan: Plan) -> tuple[list[PlanError], list[s
     """Return which workflows and agents of a plan are missing, and which nobody can know here."""
     workflows, agents = _modules(caller, _WORKFLOWS_SETTING), _modules(caller, _AGENTS_SETTING)
     problems, unsure = list[PlanError](), list[str]()
-    for where, one in _plans(plan):
+    for where, one in _plans_inside(plan):
         if one.code not in (None, MODEL_RUN):
             if not workflows:
                 near = get_close_matches(str(one.code), [MODEL_RUN])
@@ -164,11 +164,11 @@ def _workflow_names(modules: list[str]) -> list[str]:
         raise WrongUse(str(error)) from error
 
 
-def _plans(plan: Plan, inside: str = "") -> Iterator[tuple[str, Plan]]:
+def _plans_inside(plan: Plan, inside: str = "") -> Iterator[tuple[str, Plan]]:
     yield inside, plan
     for index, step in enumerate(plan.steps):
         if step.plan is not None:
-            yield from _plans(step.plan, f"{inside}steps.{index} ({step.id}).plan.")
+            yield from _plans_inside(step.plan, f"{inside}steps.{index} ({step.id}).plan.")
 
 
 def _modules(caller: Caller, setting: str) -> list[str]:
@@ -269,7 +269,7 @@ async def list_mcp(caller: options.Anybody) -> Reply:
     code = ExitCode.NOT_REACHABLE if offered.silent else ExitCode.DONE
     return Reply(
         McpList(tools=seen, changes=found, silent=dict(offered.silent)),
-        [*lines, *_silent(offered)],
+        [*lines, *_silent_lines(offered)],
         ExitCode.BROKEN if found else code,
     )
 
@@ -310,7 +310,7 @@ async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
     lines = [f"Pinned {name}: {digest}" for name, digest in pinned.items()]
     return Reply(
         McpPinned(file=str(reviewed.path), pinned=pinned),
-        [*(lines or ["Nothing to pin"]), *_silent(offered)],
+        [*(lines or ["Nothing to pin"]), *_silent_lines(offered)],
         ExitCode.NOT_REACHABLE if offered.silent else ExitCode.DONE,
     )
 
@@ -337,7 +337,7 @@ def _show_tool(one: SeenTool) -> McpToolSeen:
     )
 
 
-def _silent(offered: Offered) -> list[str | Table]:
+def _silent_lines(offered: Offered) -> list[str | Table]:
     return [f"{name} cannot be asked: {reason}" for name, reason in offered.silent.items()]
 
 

@@ -208,7 +208,7 @@ class Connection:
         return found
 
     async def view(self, run_id: str, limit: timedelta | None = None) -> RunView:
-        answer = await self._query(run_id, VIEW, limit)
+        answer = await self._query_run(run_id, VIEW, limit)
         view = understood(answer, RunView, f"the view of run {run_id}")
         if view.tenant != self.settings.tenant:
             raise exits.NoSuchRun(f"run not found: {run_id}")
@@ -220,11 +220,11 @@ class Connection:
             await self.view(run_id)
 
     async def checkpoint(self, run_id: str) -> dict[str, Any]:
-        document: dict[str, Any] = await self._query(run_id, CHECKPOINT)
+        document: dict[str, Any] = await self._query_run(run_id, CHECKPOINT)
         require_readable(document, f"the checkpoint of run {run_id}")
         return document
 
-    async def _query(self, run_id: str, name: str, limit: timedelta | None = None) -> Any:
+    async def _query_run(self, run_id: str, name: str, limit: timedelta | None = None) -> Any:
         within = limit or ANSWER_TIME
         async with self._by_worker(run_id, within):
             return await self.handle(run_id).query(name, rpc_timeout=within)

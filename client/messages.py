@@ -111,9 +111,9 @@ def new_key(path: Path) -> str:
 
     key = Ed25519PrivateKey.generate()
     document, public = public_jwk(key), path.with_name(f"{path.name}.pub")
-    _create(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
+    _create_file(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
     try:
-        _create(public, json.dumps(document, sort_keys=True).encode() + b"\n", 0o644)
+        _create_file(public, json.dumps(document, sort_keys=True).encode() + b"\n", 0o644)
     except WrongUse:
         path.unlink()  # nobody knows its public half, and the next attempt needs the name
         raise
@@ -223,7 +223,7 @@ def sign(key: Ed25519PrivateKey, claims: Signed) -> str:
     return jws.serialize_compact(header, payload, own, registry=signature_registry())
 
 
-def _create(path: Path, content: bytes, mode: int) -> None:
+def _create_file(path: Path, content: bytes, mode: int) -> None:
     """Write a file that is not there yet, with its permissions from the first byte on."""
     try:
         # O_EXCL follows no link either, so nobody can lay one under the name.

@@ -246,19 +246,19 @@ async def until_settled(
                 return await ended  # how it has ended is on its way
             except exits.TaskFails as error:
                 silent_since = time.monotonic()
-                _note(watch, str(error))
+                _tell_watch(watch, str(error))
             except exits.NoWorker:
                 silent_since = time.monotonic()
-                _note(watch, f"No worker answers; the run is safe on the server ({run_id})")
+                _tell_watch(watch, f"No worker answers; the run is safe on the server ({run_id})")
             except exits.NotReachable as error:
                 if time.monotonic() - silent_since > SERVER_PATIENCE.total_seconds():
                     raise
-                _note(watch, str(error))
+                _tell_watch(watch, str(error))
             except exits.OutOfReach as error:
                 if ended.done():
                     raise
                 silent_since = time.monotonic()
-                _note(watch, str(error))
+                _tell_watch(watch, str(error))
                 state = state_of(await connection.describe(run_id))
                 if not stay and state in _WAITS:
                     raise
@@ -283,7 +283,7 @@ async def until_settled(
         ended.cancel()
 
 
-def _note(watch: Watch | None, text: str) -> None:
+def _tell_watch(watch: Watch | None, text: str) -> None:
     if watch is not None:
         watch.note(text)
 

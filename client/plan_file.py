@@ -106,13 +106,13 @@ def plan_of(
             raise PlanRefused(
                 f"--set {text}", [PlanError(where=error.where, reason=error.reason)]
             ) from error
-    steps = list(_outlines(document))
+    steps = list(_list_outlines(document))
     problems = [*_missing_input(document)] if input_known else []
     try:
         plan = Plan.model_validate(document)
     except ValidationError as error:
         unknown = () if tools is None else _unknown_tools(document, tools)
-        problems = [*_problems(error, document), *incoherences(steps), *problems, *unknown]
+        problems = [*_list_problems(error, document), *incoherences(steps), *problems, *unknown]
         raise PlanRefused(file, _in_order(problems)) from error
     problems += overgrown(plan)
     if problems:
@@ -160,14 +160,14 @@ def _document_of(source: PlanSource) -> tuple[Any, str]:
     return {"steps": document} if isinstance(document, list) else document, os.fspath(source)
 
 
-def _problems(error: ValidationError, document: Any) -> Iterator[PlanError]:
+def _list_problems(error: ValidationError, document: Any) -> Iterator[PlanError]:
     """Yield what is wrong in each place; what the steps have to do with one another is apart."""
     for item in error.errors(include_url=False):
         if item["type"] == "too_short" and item["loc"] == ("steps",) and document["steps"]:
             continue  # pydantic counts the steps that are valid; theirs are the errors to show
-        place, found = _place(item, document), item.get("ctx", {}).get("error")
+        place, found = _find_place(item, document), item.get("ctx", {}).get("error")
         if not isinstance(found, Incoherent):
-            yield PlanError(where=place, reason=_reason(item))
+            yield PlanError(where=place, reason=_explain_error(item))
             continue
         # Of the plan itself they are found anyway, whatever else is wrong with it; `_in_order` says
         # each once.
@@ -194,7 +194,7 @@ def _in_order(problems: Sequence[PlanError]) -> list[PlanError]:
     ]
 
 
-def _outlines(document: Any) -> Iterator[Outline]:
+def _list_outlines(document: Any) -> Iterator[Outline]:
     """Yield the steps as far as they can be made out, whatever else is wrong with them."""
     written = document.get("steps") if isinstance(document, dict) else None
     defaults = document.get("defaults") if isinstance(document, dict) else None
@@ -225,18 +225,18 @@ def _texts_of(step: dict[str, Any]) -> dict[str, Any]:
     """Return what may refer to earlier steps and the input beside the params."""
     ask = step.get("ask")
     return {
-        "ask.question": ask if isinstance(ask, str) else _within(ask, "question"),
-        "wait.about": _within(step.get("wait"), "about"),
+        "ask.question": ask if isinstance(ask, str) else _value_within(ask, "question"),
+        "wait.about": _value_within(step.get("wait"), "about"),
         "for_each": step.get("for_each"),
-        "fallback.params": _within(step.get("fallback"), "params"),
+        "fallback.params": _value_within(step.get("fallback"), "params"),
     }
 
 
-def _within(value: Any, name: str) -> Any:
+def _value_within(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
 
 
-def _place(item: ErrorDetails, document: Any) -> str:
+def _find_place(item: ErrorDetails, document: Any) -> str:
     """Return the path inside the document.
 
     Pydantic also names the members of unions; a part that the document does not have is left out
@@ -257,7 +257,7 @@ def _place(item: ErrorDetails, document: Any) -> str:
     return ".".join(parts) or "plan"
 
 
-def _reason(item: ErrorDetails) -> str:
+def _explain_error(item: ErrorDetails) -> str:
     if item["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(item["loc"][-1]), _FIELDS, n=1)
         return f"unknown field; did you mean {near[0]!r}?" if near else "unknown field"
@@ -358,26 +358,26 @@ def override(document: Any, text: str) -> None:
     if named and document.get(INPUT) is None:
         document[INPUT] = {}
     *above, last = parts
-    current = _reach(document, above)
-    found = _find(current, last, above)
+    current = _reach_part(document, above)
+    found = _find_part(current, last, above)
     if found is None and isinstance(current, dict) and _may_be_added(document, above, last):
         found = last
     if found is None:
         raise OverrideError(path, _what_there_is(current, above))
-    current[found] = _value(path, written)
+    current[found] = _parse_value(path, written)
 
 
 def assign(params: Any, text: str) -> None:
     """Apply ``path=value`` to params in place; a path may name what is there, or a new field."""
     path, parts, written = _split_change(text, "amount=50")
     *above, last = parts
-    current = _reach(params, above)
-    found = _find(current, last, above)
+    current = _reach_part(params, above)
+    found = _find_part(current, last, above)
     if found is None and isinstance(current, dict):
         found = last  # a field that has its default so far; the tool's model judges it
     if found is None:
         raise OverrideError(path, _what_there_is(current, above))
-    value = _value(path, written)
+    value = _parse_value(path, written)
     old = current[found] if found in current or isinstance(found, int) else None
     # Where the tool's model has made a text of it, such as an amount, it would do so again.
     number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -392,7 +392,7 @@ def _split_change(text: str, example: str) -> tuple[str, list[str], str]:
     return path, parts, written
 
 
-def _value(path: str, written: str) -> Any:
+def _parse_value(path: str, written: str) -> Any:
     try:
         if written.startswith(("'", '"', "[", "{")):
             return parse_closed(written)
@@ -401,9 +401,9 @@ def _value(path: str, written: str) -> Any:
         raise OverrideError(path, f"the value is not YAML: {error.reason}") from error
 
 
-def _reach(current: Any, above: list[str]) -> Any:
+def _reach_part(current: Any, above: list[str]) -> Any:
     for depth, part in enumerate(above):
-        found = _find(current, part, above[:depth])
+        found = _find_part(current, part, above[:depth])
         if found is None:
             there_is = _what_there_is(current, above[:depth])
             raise OverrideError(".".join(above[: depth + 1]), there_is)
@@ -411,7 +411,7 @@ def _reach(current: Any, above: list[str]) -> Any:
     return current
 
 
-def _find(current: Any, part: str, above: list[str]) -> str | int | None:
+def _find_part(current: Any, part: str, above: list[str]) -> str | int | None:
     """Return the key or index that ``part`` names, if it is there."""
     if isinstance(current, dict):
         return part if part in current else None

@@ -291,10 +291,10 @@ def _needs_approval(evidence: reads.Evidence, call: _Call) -> bool:
         call.row["input"], [rule.when for one in policies for rule in one.rules]
     )
     known = [{**params, **of_run(judged["foreign"])} for params in readings]
-    return not any(all(_waives(one, params) for one in policies) for params in known)
+    return not any(all(_policy_waives(one, params) for one in policies) for params in known)
 
 
-def _waives(policy: ApprovalPolicy, params: Mapping[str, Any]) -> bool:
+def _policy_waives(policy: ApprovalPolicy, params: Mapping[str, Any]) -> bool:
     try:
         decides = next((rule for rule in policy.rules if condition_holds(rule.when, params)), None)
     except RuleBroken:
@@ -400,11 +400,11 @@ class RunTree:
 
     def describe_entries(self) -> list[str]:
         """Return all entries, in words that are the same of every run."""
-        return self._describe(self.entries)
+        return self._describe_rows(self.entries)
 
     def describe_remaining(self) -> list[str]:
         """Return those that stand, in the same words."""
-        return self._describe(self._list_remaining())
+        return self._describe_rows(self._list_remaining())
 
     def list_unreported(self, result: RunResult) -> Iterator[str]:
         """Yield what stands that a run's end does not account for, and nobody was told of.
@@ -464,7 +464,7 @@ class RunTree:
             if event["type"] == "clock.set_back":
                 yield f"{event['step_id']}: a clock is said to be set back, and none was"
 
-    def _describe(self, entries: list[dict[str, Any]]) -> list[str]:
+    def _describe_rows(self, entries: list[dict[str, Any]]) -> list[str]:
         return sorted(f"{self._name_step(e)}: {e['tool']} {e['state']}" for e in entries)
 
     def _list_remaining(self) -> list[dict[str, Any]]:
@@ -539,20 +539,20 @@ def list_differences(expected: Any, found: Any, where: str = "") -> Iterator[str
         for key in [*expected, *(key for key in found if key not in expected)]:
             place = f"{where}.{key}" if where else str(key)
             if key not in found:
-                yield f"{place}: missing, expected {_shorten(expected[key])}"
+                yield f"{place}: missing, expected {_shorten_value(expected[key])}"
             elif key not in expected:
-                yield f"{place}: {_shorten(found[key])}, not expected"
+                yield f"{place}: {_shorten_value(found[key])}, not expected"
             else:
                 yield from list_differences(expected[key], found[key], place)
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         for index, (one, other) in enumerate(zip(expected, found, strict=True)):
             yield from list_differences(one, other, f"{where}[{index}]")
     elif isinstance(expected, list) and isinstance(found, list):
-        yield f"{where}: {len(found)} items, expected {len(expected)}: {_shorten(found)}"
+        yield f"{where}: {len(found)} items, expected {len(expected)}: {_shorten_value(found)}"
     elif type(expected) is not type(found) or expected != found:
-        yield f"{where}: {_shorten(found)}, expected {_shorten(expected)}"
+        yield f"{where}: {_shorten_value(found)}, expected {_shorten_value(expected)}"
 
 
-def _shorten(value: Any) -> str:
+def _shorten_value(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 160 else f"{text[:159]}…"

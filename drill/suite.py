@@ -191,7 +191,7 @@ class Suite:
                         else "the fault-free run never calls this step",
                     )
 
-    def _disturb(
+    def _plan_disturbance(
         self, baseline: judge.Baseline, target: report.DrillTarget, cell: report.DrillCell
     ) -> Disturbance:
         """Return what is done to a run; one that goes back to a step has come as far as it can."""
@@ -231,7 +231,7 @@ class Suite:
             for number, cell in left:
                 target = targets[cell.step, cell.undo]
                 if target.called:
-                    what = self._disturb(baseline, target, cell)
+                    what = self._plan_disturbance(baseline, target, cell)
                     case = self._make_case(what, allowed)
                     await case.play()
                     cell = judge_case(number, case, what)

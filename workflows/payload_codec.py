@@ -342,7 +342,7 @@ class _Kept:
             # What is there need not be sent once more.
             if not await store.has(path, len(data)):
                 await store.put(path, data)
-        self._remember(path, data)
+        self._keep_in_memory(path, data)
 
     async def get(self, path: str, sha256: str) -> bytes:
         """Return verified content; ``StoreUnavailable``: it cannot be had, or is another."""
@@ -351,7 +351,7 @@ class _Kept:
             data = await self._open_once().get(path)
             if await _hash_in_thread(data) != sha256:
                 raise NotKept("what is there is not what was kept")
-        self._remember(path, data)
+        self._keep_in_memory(path, data)
         return data
 
     async def elsewhere(self, run_id: str) -> str | None:
@@ -362,7 +362,7 @@ class _Kept:
             self._store = self._open()
         return self._store
 
-    def _remember(self, path: str, data: bytes) -> None:
+    def _keep_in_memory(self, path: str, data: bytes) -> None:
         if path in self._known:
             self._known.move_to_end(path)
             return

@@ -217,12 +217,12 @@ class Viewed(NamedTuple):
         """Return what of a request changes while somebody looks at it."""
         one = self.one
         votes = [
-            label_vote(said["approver"], None, said["deputy_for"]) + _mark(said["verified"])
-            for said in self._yeses()
+            label_vote(said["approver"], None, said["deputy_for"]) + _signed_mark(said["verified"])
+            for said in self._list_yeses()
         ]
         votes += one.standing
         return {
-            "state": self._state(),
+            "state": self._state_text(),
             "waits": self.waits(),
             "votes": votes,
             "progress": _progress_text(one.needs, len(votes)),
@@ -238,7 +238,7 @@ class Viewed(NamedTuple):
             "id": row["approval_id"],
             "description": row["description"] or _SEALED,
             **self.standing(),
-            "flags": list(self._flags()),
+            "flags": list(self._list_flags()),
             "row": row,
             "undo": row["undo"] or _SEALED,
             "asked_by": by,
@@ -249,7 +249,7 @@ class Viewed(NamedTuple):
             "expires_at": iso(row["expires_ms"]),
             "left": time_left(row["expires_ms"], one.now_ms),
             "halted": self.one.halt is not None,
-            "then": self._then(),
+            "then": self._expiry_text(),
             "precondition": now and short_hash(now),
             "precondition_before": before and short_hash(before),
             "requested_at": iso(row["requested_ms"]),
@@ -293,7 +293,7 @@ class Viewed(NamedTuple):
             "before": as_text(replaces["params"] if replaces else None),
         }
 
-    def _flags(self) -> Iterator[dict[str, Any]]:
+    def _list_flags(self) -> Iterator[dict[str, Any]]:
         """Yield what could make somebody say no, the worst first."""
         one, row = self.one, self.one.row
         for entry in one.entries:
@@ -315,23 +315,23 @@ class Viewed(NamedTuple):
             yield _flag("warn", "Contains text from outside.", text)
         if one.precondition_before not in (None, row["precondition"]):
             yield _flag("warn", "The situation has changed", "since this was requested last.")
-        if self.waits() and (hint := self._hint()):
+        if self.waits() and (hint := self._hint_text()):
             yield _flag("warn", "Your approval does not count here.", hint)
 
-    def _state(self) -> str:
+    def _state_text(self) -> str:
         one, row = self.one, self.one.row
         if row["state"] == "pending" and has_expired(row, one.now_ms):
             return _STATES["expired"]
         if row["state"] == "pending" and not one.run_open:
             return f"{_STATES['void']} ({one.run_state})"
         by = row["decided_by"]
-        return _STATES[row["state"]] + (f" by {by}{_mark(row['verified'])}." if by else "")
+        return _STATES[row["state"]] + (f" by {by}{_signed_mark(row['verified'])}." if by else "")
 
-    def _yeses(self) -> list[Mapping[str, Any]]:
+    def _list_yeses(self) -> list[Mapping[str, Any]]:
         said = self.one.decisions
         return [one for one in said if (one["verdict"], one["outcome"]) == ("accepted", "approve")]
 
-    def _then(self) -> str:
+    def _expiry_text(self) -> str:
         on_expiry = self.one.needs.on_expiry
         if on_expiry == "ask_again":
             return "Then you are asked again."
@@ -339,7 +339,7 @@ class Viewed(NamedTuple):
             return f"Then {on_expiry.escalate} decides."
         return "Then the run ends as if you had rejected it."
 
-    def _hint(self) -> str | None:
+    def _hint_text(self) -> str | None:
         """Return why the vote of whoever looks will not count, as far as that is known here."""
         mine = fold_name(self.me.name)
         if mine in map(fold_name, self.one.excluded):
@@ -347,7 +347,7 @@ class Viewed(NamedTuple):
                 "You asked for this, or answered a question of its run: somebody else has to"
                 " approve it."
             )
-        if mine in (fold_name(said["approver"]) for said in self._yeses()):
+        if mine in (fold_name(said["approver"]) for said in self._list_yeses()):
             return "You have approved it already, and each person counts once."
         roles = [set(requirement.roles) for requirement in self.one.needs.requirements]
         if all(asked and asked.isdisjoint(self.me.roles) for asked in roles):
@@ -361,7 +361,7 @@ def _flag(
     return {"kind": kind, "title": title, "text": text, "run": run, "edit": edit}
 
 
-def _mark(verified: bool) -> str:
+def _signed_mark(verified: bool) -> str:
     return "" if verified else " (not signed)"
 
 
@@ -389,11 +389,11 @@ async def show_own_decisions(ledger: Ledger, tenant: str, request: Request, me: 
     more = None
     if found.more is not None:
         more = f"/mine?{urlencode({'before': f'{found.more.at_ms}:{found.more.decision_id}'})}"
-    lines = [_decision(row) for row in found.rows]
+    lines = [_describe_decision(row) for row in found.rows]
     return page("mine", me=me, lines=lines, more=more, later=after is not None)
 
 
-def _decision(row: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_decision(row: Mapping[str, Any]) -> dict[str, Any]:
     description = row["description"] or f"{row['tool']} (what the call says cannot be read here)"
     if row["hidden"]:
         description = "Its run was hidden or deleted, because it has been kept for long enough."
@@ -433,7 +433,7 @@ class SecretReads:
             if asked.secret:
                 look = ("question", run_id, asked.interrupt_id)
                 write = partial(record_question_read, run_id=run_id, asked=asked, reader=reader)
-                await self._once(look, cookie, write)
+                await self._record_once(look, cookie, write)
 
     async def record_artifact(self, run_id: str, step_id: str, reader: str, cookie: str) -> None:
         """Record that somebody is handed what a step has kept: large params are kept, too."""
@@ -442,9 +442,9 @@ class SecretReads:
 
     async def _record_row(self, row: Mapping[str, Any], reader: str, cookie: str) -> None:
         write = partial(record_read, row=row, reader=reader)
-        await self._once(("approval", row["approval_id"]), cookie, write)
+        await self._record_once(("approval", row["approval_id"]), cookie, write)
 
-    async def _once(
+    async def _record_once(
         self, look: tuple[str, ...], cookie: str, write: Callable[[Transaction], None]
     ) -> None:
         known = (digest_of(cookie), *look)

@@ -160,12 +160,12 @@ class IdentityProvider:
             BadSignIn: The provider refuses the code, or its ID token is not for this sign-in.
             ProviderAway: It does not answer, or not as providers do.
         """
-        answer = await self._exchange(code, back, verifier)
+        answer = await self._exchange_code(code, back, verifier)
         told, access_token = answer.get("id_token"), answer.get("access_token")
         if not isinstance(told, str):
             raise ProviderAway("the token endpoint has sent no ID token")
         # Asked for at each sign-in: a key that was taken back counts no more at once.
-        keys = await self._keys()
+        keys = await self._fetch_keys()
         try:
             token = jwt.decode(told, keys, algorithms=ALGORITHMS)
             claims = CodeIDToken(
@@ -201,7 +201,7 @@ class IdentityProvider:
         async with self._asking:
             if clock.now() >= self._known_until:
                 try:
-                    self._metadata, self._away = await self._discover(), None
+                    self._metadata, self._away = await self._discover_endpoints(), None
                 except ProviderAway as error:
                     self._away = error
                 known_for = _KNOWN_FOR if self._away is None else _AWAY_FOR
@@ -210,7 +210,7 @@ class IdentityProvider:
                 raise ProviderAway(str(self._away))
             return self._metadata
 
-    async def _discover(self) -> Mapping[str, Any]:
+    async def _discover_endpoints(self) -> Mapping[str, Any]:
         issuer = self.client.issuer
         found = await self._fetch_json(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
         if found.get("issuer") != issuer:
@@ -225,7 +225,7 @@ class IdentityProvider:
             raise ProviderAway(f"{issuer} knows no PKCE with S256")
         return found
 
-    async def _exchange(self, code: str, back: str, verifier: str) -> Mapping[str, Any]:
+    async def _exchange_code(self, code: str, back: str, verifier: str) -> Mapping[str, Any]:
         metadata = await self.metadata()
         url = metadata["token_endpoint"]
         body = prepare_token_request(
@@ -250,7 +250,7 @@ class IdentityProvider:
             id_, secret = quote_plus(id_), quote_plus(secret)
         return ClientAuth(id_, secret, method)
 
-    async def _keys(self) -> KeySet:
+    async def _fetch_keys(self) -> KeySet:
         found = await self._fetch_json((await self.metadata())["jwks_uri"])
         listed = found.get("keys")
         usable = [
@@ -426,19 +426,19 @@ class Subjects:
         self._file = file
         self._tenant = tenant
         self._stamp = self._stamp_now()
-        self._subjects = self._read()
+        self._subjects = self._read_subjects()
 
     def principal(self, issuer: str, subject: str) -> str | None:
         """Return who that is; ``None``: nobody, or not any more, or the file cannot be read."""
         try:
             stamp = self._stamp_now()
             if stamp != self._stamp:
-                self._subjects, self._stamp = self._read(), stamp
+                self._subjects, self._stamp = self._read_subjects(), stamp
         except WrongUse:
             return None
         return self._subjects.get(issuer, {}).get(subject)
 
-    def _read(self) -> Mapping[str, Mapping[str, str]]:
+    def _read_subjects(self) -> Mapping[str, Mapping[str, str]]:
         try:
             document = _TENANTS.validate_python(read_document(self._file), strict=True)
             for issuers in document.values():
@@ -479,12 +479,12 @@ def client_of(settings: Settings) -> ClientOf:
     return ClientOf(
         issuer=settings.oidc_issuer,
         client_id=settings.oidc_client_id,
-        client_secret=_secret(settings.oidc_client_secret.get_secret_value()),
+        client_secret=_read_secret(settings.oidc_client_secret.get_secret_value()),
         claim=settings.oidc_claim,
     )
 
 
-def _secret(given: str) -> str:
+def _read_secret(given: str) -> str:
     if not given.startswith(_FILE):
         return given
     file = Path(given.removeprefix(_FILE))

@@ -62,7 +62,7 @@ EVERY: Final = timedelta(seconds=1)
 _QUIET: Final = 15
 
 
-def _shown(value: Any) -> Any:
+def _show_text(value: Any) -> Any:
     """Return a value as it stands on a page, with invisible characters written out."""
     return value if isinstance(value, Markup) else plain(value)
 
@@ -71,7 +71,7 @@ _ENVIRONMENT: Final = Environment(
     loader=FileSystemLoader(_HERE / "templates"),
     autoescape=True,
     undefined=StrictUndefined,
-    finalize=_shown,
+    finalize=_show_text,
     trim_blocks=True,
     lstrip_blocks=True,
 )
@@ -153,11 +153,11 @@ class Headers:
             await send(message)
 
         request = Request(scope, receive)
-        problem = self._problem(request)
+        problem = self._find_problem(request)
         answer = self._app if problem is None else error(request, *problem)
         await answer(scope, receive, send_with_rules)
 
-    def _problem(self, request: Request) -> tuple[int, str] | None:
+    def _find_problem(self, request: Request) -> tuple[int, str] | None:
         headers = request.headers
         if request.scope["path"] == "/health":
             return None  # probes ask by an address, and are told nothing
@@ -194,10 +194,10 @@ class Followers:
         """
         if self._now.total() >= MOST or self._now[who] >= MOST_OF_ONE:
             return Response(status_code=204)  # a browser does not ask again
-        events = self._events(look, may_look, who)
+        events = self._stream_events(look, may_look, who)
         return StreamingResponse(events, media_type="text/event-stream")
 
-    async def _events(
+    async def _stream_events(
         self, look: Look, may_look: Callable[[], bool], who: str
     ) -> AsyncIterator[str]:
         self._now[who] += 1

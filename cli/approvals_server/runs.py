@@ -112,13 +112,13 @@ def run_document(
         "principal": me.name,
         **own_keys(keys),
         "run_id": result.run_id,
-        "title": _title(view),
+        "title": _run_title(view),
         "state": f"{words[0].upper()}{words[1:]}{f': {result.error}' if result.error else '.'}",
         "kind": kind,
         "started": f"Started for {view.user}{f' by {by}' if by not in ('', view.user) else ''}.",
         "steps": list_steps(view.plan, result.steps),
         "approvals": [{"id": one.approval_id, "text": one.description} for one in view.pending],
-        "questions": [_question(one) for one in view.interrupts],
+        "questions": [_describe_question(one) for one in view.interrupts],
         "doubts": [
             doubted(one, doubts.get(one.id), result.run_id)
             for one in result.waiting_for
@@ -138,7 +138,7 @@ def run_document(
     }
 
 
-def _title(view: RunView) -> str:
+def _run_title(view: RunView) -> str:
     return view.plan.goal or view.result.run_id
 
 
@@ -148,7 +148,7 @@ def question_lines(view: RunView) -> Iterator[dict[str, Any]]:
     told += [(_PAUSES[one.kind][0], one.question) for one in others_of(view)]
     for state, text in told:
         words, kind = _STATES[state]
-        about = {"run_id": view.result.run_id, "goal": _title(view)}
+        about = {"run_id": view.result.run_id, "goal": _run_title(view)}
         yield {**about, "text": text or words, "what": words, "kind": kind}
 
 
@@ -158,7 +158,7 @@ def silent_line(run_id: str, state: str) -> dict[str, Any]:
     return {"run_id": run_id, "goal": "", "text": run_id, "what": words, "kind": kind}
 
 
-def _question(one: Interrupt) -> dict[str, Any]:
+def _describe_question(one: Interrupt) -> dict[str, Any]:
     asked = one.model_dump(mode="json")
     value = None if one.value is None else as_text(one.value)
     return {**asked, "value": value, "answer_schema": as_text(asked["answer_schema"])}
@@ -172,7 +172,7 @@ def doubted(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
     evidence, part, elsewhere, later = list[tuple[str, str]](), None, None, None
     outcomes: Sequence[str] = []
     if known is not None:
-        evidence, outcomes = list(_evidence(known)), known.outcomes
+        evidence, outcomes = list(_evidence_lines(known)), known.outcomes
         part = None if known.part is None else as_text(known.part)
         elsewhere = None if known.run_id == run_id or known.outcomes else known.run_id
         later = {"outcomes": known.later, "left_ms": known.left_ms} if known.later else None
@@ -189,7 +189,7 @@ def doubted(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
     }
 
 
-def _evidence(known: Doubt) -> Iterator[tuple[str, str]]:
+def _evidence_lines(known: Doubt) -> Iterator[tuple[str, str]]:
     yield "Tool", known.tool
     first = "" if known.called_ms is None else f", first at {iso(known.called_ms)}"
     yield "Calls", f"{known.calls}{first}"
@@ -228,14 +228,14 @@ def list_steps(plan: Plan, steps: Sequence[StepView]) -> list[dict[str, Any]]:
                 jumps.setdefault(follows.goto, []).append(end)
         lines.append(
             {
-                **_step(step.id, _describe_step(step), views.pop(step.id, None)),
+                **_describe_state(step.id, _describe_step(step), views.pop(step.id, None)),
                 "after": [one.id for one in plan.steps if one.id in direct],
                 "jumps": [{"to": to, "on": on} for to, on in jumps.items()],
                 "when": step.when,
             }
         )
     none: dict[str, Any] = {"after": [], "jumps": [], "when": None}
-    return lines + [{**_step(one.id, one.tool, one), **none} for one in views.values()]
+    return lines + [{**_describe_state(one.id, one.tool, one), **none} for one in views.values()]
 
 
 def _describe_step(step: Step) -> str:
@@ -246,7 +246,7 @@ def _describe_step(step: Step) -> str:
     return step.tool if step.wait is None else step.wait.event
 
 
-def _step(step_id: str, does: str, view: StepView | None) -> dict[str, Any]:
+def _describe_state(step_id: str, does: str, view: StepView | None) -> dict[str, Any]:
     state = StepState.PENDING if view is None else view.state
     words, kind = _STATES[state.value]
     notes = [] if view is None else [view.error, view.undone and f"undone {view.undone}"]
@@ -263,13 +263,13 @@ def _step(step_id: str, does: str, view: StepView | None) -> dict[str, Any]:
 
 async def show_artifacts(ledger: Ledger, tenant: str, request: Request, me: str) -> Response:
     run_id = find_run_id(tenant, request.query_params.get("id", ""))
-    after = _shelf(request.query_params.get("after"))
+    after = _parse_shelf(request.query_params.get("after"))
     found = await ledger.transact(tenant, artifact_page, run_id, most=ON_A_PAGE, after=after)
     more = None
     if found.more is not None:
         where = f"{found.more.sha256}:{found.more.step_id}"
         more = f"/artifacts?{urlencode({'id': run_id, 'after': where})}"
-    lines = [_artifact(run_id, row) for row in found.rows]
+    lines = [_describe_artifact(run_id, row) for row in found.rows]
     return page("artifacts", me=me, run_id=run_id, lines=lines, more=more)
 
 
@@ -320,7 +320,7 @@ def file_name(row: Mapping[str, Any]) -> str:
     return f"{stem[:_LONGEST_NAME] or 'artifact'}{ending if ending in _ENDINGS else '.bin'}"
 
 
-def _artifact(run_id: str, row: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_artifact(run_id: str, row: Mapping[str, Any]) -> dict[str, Any]:
     query = urlencode({"run": run_id, "id": row["artifact_id"]})
     return {
         "name": file_name(row),
@@ -335,7 +335,7 @@ def _artifact(run_id: str, row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shelf(text: str | None) -> Shelf | None:
+def _parse_shelf(text: str | None) -> Shelf | None:
     if text is None:
         return None
     sha256, _, step_id = text.partition(":")

@@ -151,38 +151,38 @@ class ApprovalsServer:
         self._cookie = f"{'__Host-' if self._tls else ''}surehand_approvals"
         here = (self._ledger, self._tenant)
         routes = [
-            Route("/", self._looking(self._list)),
-            Route("/approval", self._looking(self._approval)),
-            Route("/several", self._looking(self._several)),
-            Route("/approval.json", self._looking(self._document)),
-            Route("/story.json", self._looking(self._story)),
-            Route("/run", self._looking(self._run)),
-            Route("/run.json", self._looking(self._run_document)),
-            Route("/others", self._looking(self._others)),
-            Route("/follow/run", self._looking(self._follow_run)),
-            Route("/follow/list", self._looking(self._follow_list)),
-            Route("/follow/approval", self._looking(self._follow_approval)),
-            Route("/mine", self._looking(partial(show_own_decisions, *here))),
-            Route("/artifacts", self._looking(partial(show_artifacts, *here))),
-            Route("/artifact", self._looking(self._artifact)),
-            Route("/keys", self._looking(self._keys)),
-            Route("/decide", self._looking(self._decide), methods=["POST"]),
-            Route("/steer", self._looking(self._steer), methods=["POST"]),
+            Route("/", self._signed_in_only(self._list_page)),
+            Route("/approval", self._signed_in_only(self._approval_page)),
+            Route("/several", self._signed_in_only(self._several_page)),
+            Route("/approval.json", self._signed_in_only(self._approval_document)),
+            Route("/story.json", self._signed_in_only(self._story_document)),
+            Route("/run", self._signed_in_only(self._run_page)),
+            Route("/run.json", self._signed_in_only(self._run_document)),
+            Route("/others", self._signed_in_only(self._others_page)),
+            Route("/follow/run", self._signed_in_only(self._follow_run)),
+            Route("/follow/list", self._signed_in_only(self._follow_list)),
+            Route("/follow/approval", self._signed_in_only(self._follow_approval)),
+            Route("/mine", self._signed_in_only(partial(show_own_decisions, *here))),
+            Route("/artifacts", self._signed_in_only(partial(show_artifacts, *here))),
+            Route("/artifact", self._signed_in_only(self._hand_out_artifact)),
+            Route("/keys", self._signed_in_only(self._keys_page)),
+            Route("/decide", self._signed_in_only(self._take_decision), methods=["POST"]),
+            Route("/steer", self._signed_in_only(self._take_message), methods=["POST"]),
             Route("/sign-in", self._sign_in_page),
             Route("/sign-in", self._sign_in, methods=["POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
-            Route("/static/{name}", self._static),
-            Route("/health", _health),
+            Route("/static/{name}", self._static_file),
+            Route("/health", _answer_health),
         ]
         if self._oidc is not None:
-            routes += self._oidc.routes(origin, self._begin)
-        handlers = {404: _not_found, 405: _not_found, Exception: _mistake}
+            routes += self._oidc.routes(origin, self._begin_sign_in)
+        handlers = {404: _not_found, 405: _not_found, Exception: _answer_mistake}
         # Around all of it: a mistake of ours is answered by the same rules.
         return Headers(Starlette(routes=routes, exception_handlers=handlers), origin=origin)
 
     # Who looks
 
-    def _looking(self, endpoint: _Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    def _signed_in_only(self, endpoint: _Endpoint) -> Callable[[Request], Awaitable[Response]]:
         """Return an endpoint for those who are signed in; what goes wrong is one line."""
 
         async def answer(request: Request) -> Response:
@@ -220,15 +220,15 @@ class ApprovalsServer:
 
     async def _sign_in(self, request: Request) -> Response:
         try:
-            sent = await _json(request, LARGEST_OTHER)
+            sent = await _read_json(request, LARGEST_OTHER)
             me = self._links.spend(str(sent.get("token")) if isinstance(sent, dict) else "")
         except (BadLink, SurehandError) as problem:
             return error(request, 401, str(problem))
         answer = JSONResponse({"principal": me})
-        self._begin(request, answer, me)
+        self._begin_sign_in(request, answer, me)
         return answer
 
-    def _begin(
+    def _begin_sign_in(
         self, request: Request, answer: Response, me: str, counts: Callable[[], bool] = lambda: True
     ) -> None:
         """Sign somebody in with an answer; whoever was signed in in this browser is no more."""
@@ -251,7 +251,7 @@ class ApprovalsServer:
 
     # Requests
 
-    async def _list(self, request: Request, me: str) -> Response:
+    async def _list_page(self, request: Request, me: str) -> Response:
         part = PagePart.of(request)
 
         def look(tx: Transaction) -> tuple[WaitingPage, Principal, list[str], Counter[str], int]:
@@ -291,17 +291,17 @@ class ApprovalsServer:
             rows = part.look(tx, principals.find_voter(tx, me)).rows
             return [[row["approval_id"], *row["voters"]] for row in rows]
 
-        return self._follow(request, me, lambda: self._ledger.transact(self._tenant, look))
+        return self._follow_changes(request, me, lambda: self._ledger.transact(self._tenant, look))
 
     async def _follow_approval(self, request: Request, me: str) -> Response:
-        await self._one(request, me)  # refuses what there is not
+        await self._find_request(request, me)  # refuses what there is not
 
         async def look() -> dict[str, Any]:
-            return (await self._one(request, me)).standing()
+            return (await self._find_request(request, me)).standing()
 
-        return self._follow(request, me, look)
+        return self._follow_changes(request, me, look)
 
-    def _follow(self, request: Request, me: str, look: Look) -> Response:
+    def _follow_changes(self, request: Request, me: str, look: Look) -> Response:
         async def answer() -> Any:
             with translated():
                 return await look()
@@ -311,8 +311,8 @@ class ApprovalsServer:
 
         return self._followers.answer(answer, signed_in, who=me)
 
-    async def _approval(self, request: Request, me: str) -> Response:
-        viewed = await self._one(request, me)
+    async def _approval_page(self, request: Request, me: str) -> Response:
+        viewed = await self._find_request(request, me)
         web_ui = await self._web_ui(viewed.one.row["run_id"])
 
         def drawn() -> Response:
@@ -322,30 +322,30 @@ class ApprovalsServer:
         # In a thread, as all that grows with the params of a call.
         return await asyncio.to_thread(drawn)
 
-    async def _several(self, request: Request, me: str) -> Response:
+    async def _several_page(self, request: Request, me: str) -> Response:
         ids = list(dict.fromkeys(request.query_params.getlist("id")))
         if not 1 <= len(ids) <= ON_A_PAGE:
             raise WrongUse(f"choose 1 to {ON_A_PAGE} of them")
         calls = []
         for approval_id in ids:
-            viewed = await self._one(request, me, approval_id)
+            viewed = await self._find_request(request, me, approval_id)
             calls.append(await asyncio.to_thread(viewed.detailed))
         return await asyncio.to_thread(page, "several", me=me, calls=calls)
 
-    async def _document(self, request: Request, me: str) -> Response:
-        viewed = await self._one(request, me)
+    async def _approval_document(self, request: Request, me: str) -> Response:
+        viewed = await self._find_request(request, me)
         row = viewed.one.row
-        salt = await self._salt(viewed.one)
+        salt = await self._find_salt(viewed.one)
         schema = self._schema_of(row["tool"], row["tool_version"])
         return await asyncio.to_thread(lambda: JSONResponse(viewed.document(salt, schema)))
 
-    async def _one(self, request: Request, me: str, wanted: str | None = None) -> Viewed:
+    async def _find_request(self, request: Request, me: str, wanted: str | None = None) -> Viewed:
         """Return the request that is asked for; its look is on record if it is secret."""
         given = request.query_params.get("id", "") if wanted is None else wanted
         run_id, approval_id = find_approval(self._tenant, given)
 
         def look(tx: Transaction) -> tuple[OneApproval | None, Principal, list[Key]]:
-            return read_approval(tx, approval_id), *_person(tx, me)
+            return read_approval(tx, approval_id), *_find_person(tx, me)
 
         one, person, keys = await self._ledger.transact(self._tenant, look)
         if one is None or one.row["run_id"] != run_id:
@@ -353,7 +353,7 @@ class ApprovalsServer:
         await self._secret_reads.record(one, me, self._cookie_of(request))
         return Viewed(one, person, keys, self._tenant)
 
-    async def _salt(self, one: OneApproval) -> str | None:
+    async def _find_salt(self, one: OneApproval) -> str | None:
         """Return what is hashed with the params; without keys nobody is told."""
         keys, row = self._ledger.keys, one.row
         if keys is None or row["params"] is None:
@@ -368,9 +368,9 @@ class ApprovalsServer:
             return None
         return made.salt
 
-    async def _keys(self, request: Request, me: str) -> Response:
+    async def _keys_page(self, request: Request, me: str) -> Response:
         def look(tx: Transaction) -> tuple[Principal, list[Key], bool]:
-            return *_person(tx, me), principals.has_principal(tx, me)
+            return *_find_person(tx, me), principals.has_principal(tx, me)
 
         person, keys, known = await self._ledger.transact(self._tenant, look)
         words = ["grant" if known else "add", me, "--key", "-"]
@@ -383,45 +383,45 @@ class ApprovalsServer:
 
     async def _web_ui(self, run_id: str) -> str | None:
         try:
-            return (await self._way()).connection.web_ui(run_id)
+            return (await self._connect_once()).connection.web_ui(run_id)
         except SurehandError:
             return None  # the page is whole without it
 
-    async def _way(self) -> Client:
+    async def _connect_once(self) -> Client:
         async with self._connecting:
             if self._client is None:
                 self._client = await self._connect()
             return self._client
 
-    async def _story(self, request: Request, me: str) -> Response:
+    async def _story_document(self, request: Request, me: str) -> Response:
         run_id = find_run_id(self._tenant, request.query_params.get("run", ""))
-        view = await (await self._way()).connection.view(run_id, ONE_OF_MANY)
+        view = await (await self._connect_once()).connection.view(run_id, ONE_OF_MANY)
         return JSONResponse(story(view))
 
-    async def _others(self, request: Request, me: str) -> Response:
+    async def _others_page(self, request: Request, me: str) -> Response:
         """Return the runs that wait for people in another way: they ask, doubt, or are paused."""
         states = ", ".join(f"'{state}'" for state in WAITING_STATES)
         condition = f"{RUN_STATE.name} IN ({states}) AND ExecutionStatus = 'Running'"
-        connection = (await self._way()).connection
+        connection = (await self._connect_once()).connection
         found = [run async for run in connection.listed(condition, _MOST_ASKED)]
         looked = await look_at_runs(connection, found)
         lines = [line for view in looked.views for line in question_lines(view)]
         lines += [silent_line(one.run_id, one.state) for one in looked.silent]
         return page("others", me=me, lines=lines, most=_MOST_ASKED)
 
-    async def _run(self, request: Request, me: str) -> Response:
+    async def _run_page(self, request: Request, me: str) -> Response:
         run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
         return page("run", me=me, run_id=run_id, web_ui=await self._web_ui(run_id))
 
     async def _run_document(self, request: Request, me: str) -> Response:
         run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
-        view = await (await self._way()).connection.view(run_id, ONE_OF_MANY)
+        view = await (await self._connect_once()).connection.view(run_id, ONE_OF_MANY)
         cookie = self._cookie_of(request)
         await self._secret_reads.record_questions(run_id, view.interrupts, me, cookie)
         ids = [one.id for one in view.result.waiting_for if one.kind is WaitKind.INTERVENTION]
 
         def look(tx: Transaction) -> tuple[dict[str, Doubt], Principal, list[Key]]:
-            return read_doubts(tx, run_id, ids), *_person(tx, me)
+            return read_doubts(tx, run_id, ids), *_find_person(tx, me)
 
         known = await self._ledger.transact(self._tenant, look)
         # In a thread: to lay out a large plan takes a while.
@@ -434,9 +434,9 @@ class ApprovalsServer:
         def look(tx: Transaction) -> list[Any]:
             return list(read_progress(tx, run_id))
 
-        return self._follow(request, me, lambda: self._ledger.transact(self._tenant, look))
+        return self._follow_changes(request, me, lambda: self._ledger.transact(self._tenant, look))
 
-    async def _artifact(self, request: Request, me: str) -> Response:
+    async def _hand_out_artifact(self, request: Request, me: str) -> Response:
         async def record(run_id: str, step_id: str) -> None:
             cookie = self._cookie_of(request)
             await self._secret_reads.record_artifact(run_id, step_id, me, cookie)
@@ -448,15 +448,15 @@ class ApprovalsServer:
     # whatever is altered on the way counts for nothing. Who is signed in is compared only to say
     # early what is wrong.
 
-    async def _decide(self, request: Request, me: str) -> Response:
-        sent = await _json(request, LARGEST_DECISION)
+    async def _take_decision(self, request: Request, me: str) -> Response:
+        sent = await _read_json(request, LARGEST_DECISION)
         try:
             if not isinstance(sent, dict):
                 raise WrongUse("a decision is an object")
             if sent.get("approver") != me:
                 raise WrongUse(f"you are signed in as {me}, and decide in no other name")
             run_id, _ = find_approval(self._tenant, str(sent.get("approval_id")))
-            verdict = await (await self._way()).run(run_id).forward(sent)
+            verdict = await (await self._connect_once()).run(run_id).forward(sent)
         except DecisionRefused as refused:
             return JSONResponse(
                 {"verdict": refused.verdict.model_dump(mode="json")}, status_code=409
@@ -465,8 +465,8 @@ class ApprovalsServer:
             return _not_delivered(problem)
         return JSONResponse({"verdict": verdict.model_dump(mode="json")})
 
-    async def _steer(self, request: Request, me: str) -> Response:
-        sent = await _json(request, LARGEST_DECISION)
+    async def _take_message(self, request: Request, me: str) -> Response:
+        sent = await _read_json(request, LARGEST_DECISION)
         try:
             match sent:
                 case {"run": str(run), "verb": str(verb), "message": dict(message)}:
@@ -478,12 +478,12 @@ class ApprovalsServer:
             if message.get("actor") != me:
                 raise WrongUse(f"you are signed in as {me}, and act in no other name")
             run_id = find_run_id(self._tenant, run)
-            said = await (await self._way()).run(run_id).forward_steering(verb, message)
+            said = await (await self._connect_once()).run(run_id).forward_steering(verb, message)
         except SurehandError as problem:
             return _not_delivered(problem)
         return JSONResponse({"message": said.message})
 
-    async def _static(self, request: Request) -> Response:
+    async def _static_file(self, request: Request) -> Response:
         found = self._files.get(request.path_params["name"])
         if found is None:
             return error(request, 404, "There is no such page.")
@@ -501,13 +501,13 @@ def _not_delivered(error: SurehandError) -> Response:
     return JSONResponse({"error": str(error)}, status_code=504 if lost else status_of(error))
 
 
-def _person(tx: Transaction, name: str) -> tuple[Principal, list[Key]]:
+def _find_person(tx: Transaction, name: str) -> tuple[Principal, list[Key]]:
     person = principals.find_voter(tx, name)
     keys = [principals.find_key(tx, kid) for kid in person.keys]
     return person, [key for key in keys if key is not None]
 
 
-async def _json(request: Request, largest: int) -> Any:
+async def _read_json(request: Request, largest: int) -> Any:
     """Return what was sent; WrongUse: it is too large, or no JSON."""
     body = bytearray()
     async for chunk in request.stream():
@@ -524,9 +524,9 @@ async def _not_found(request: Request, problem: Exception) -> Response:
     return error(request, 404, "There is no such page.")
 
 
-async def _mistake(request: Request, problem: Exception) -> Response:
+async def _answer_mistake(request: Request, problem: Exception) -> Response:
     return error(request, 500, "That is a mistake of ours; the server's log has it.")
 
 
-async def _health(request: Request) -> Response:
+async def _answer_health(request: Request) -> Response:
     return JSONResponse({"ok": True})

@@ -111,19 +111,19 @@ class Server:
             "jti": secrets.token_urlsafe(_BYTES),
         }
         said = urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
-        return f"{self.origin}/sign-in#{said}.{self._mac(said)}"
+        return f"{self.origin}/sign-in#{said}.{self._make_mac(said)}"
 
     def claims(self, token: str) -> dict[str, object]:
         """Return the claims of a token that this server's secret made; else raise BadLink."""
         said, _, mac = token.partition(".")
         if len(token) > LONGEST_TOKEN or not token.isascii():
             raise BadLink("That is no link of this server.")
-        if not hmac.compare_digest(mac, self._mac(said)):
+        if not hmac.compare_digest(mac, self._make_mac(said)):
             raise BadLink("That link is not of this server, or of an earlier start of it.")
         claims: dict[str, object] = json.loads(urlsafe_b64decode(said + "=" * (-len(said) % 4)))
         return claims
 
-    def _mac(self, said: str) -> str:
+    def _make_mac(self, said: str) -> str:
         made = hmac.digest(self.secret.encode(), _DOMAIN + said.encode(), hashlib.sha256)
         return urlsafe_b64encode(made).rstrip(b"=").decode()
 

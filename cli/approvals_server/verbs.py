@@ -74,13 +74,13 @@ async def serve(
     from surehand.activities.ledger.people import principals
 
     settings = read_settings()
-    loaded, schema_of = _server(), _schemas(caller, settings)
+    loaded, schema_of = _load_server(), _find_schemas(caller, settings)
     async with ledger_of(settings) as ledger:
 
         async def registered(name: str) -> bool:
             return await ledger.transact(caller.tenant, principals.has_principal, name)
 
-        oidc = _oidc(settings, caller.tenant, registered)
+        oidc = _find_oidc(settings, caller.tenant, registered)
         takes_links = oidc is None or only_here(address[0], named)
 
         def app_at(url: str) -> Any:
@@ -102,7 +102,7 @@ async def serve(
     return ExitCode.DONE
 
 
-def _oidc(
+def _find_oidc(
     settings: Settings, tenant: str, registered: Callable[[str], Awaitable[bool]]
 ) -> OidcSignIn | None:
     """Return how people sign in by an identity provider; ``None``: none is set."""
@@ -158,7 +158,7 @@ def checked_origin(text: str) -> str:
     return f"{parts.scheme}://{in_url(host)}{'' if port in (None, usual) else f':{port}'}"
 
 
-def _schemas(caller: Caller, settings: Settings) -> Callable[[str, str], JsonValue]:
+def _find_schemas(caller: Caller, settings: Settings) -> Callable[[str, str], JsonValue]:
     """Return what knows the params of tools, as far as their modules are installed here."""
     try:
         toolbox = read_toolbox(settings)
@@ -174,7 +174,7 @@ def _schemas(caller: Caller, settings: Settings) -> Callable[[str, str], JsonVal
     return schema_of
 
 
-def _server() -> ModuleType:
+def _load_server() -> ModuleType:
     """Return what needs Starlette and Jinja2, which are an extra."""
     need = "`approvals serve` needs Starlette and Jinja2"
     return load_extra("surehand.cli.approvals_server.server", "approvals", need)

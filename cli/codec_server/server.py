@@ -94,8 +94,8 @@ class CodecServer:
             allow_credentials=True,
         )
         routes = [
-            Route("/encode", self._make_endpoint(self._encode), methods=["POST"]),
-            Route("/decode", self._make_endpoint(self._decode), methods=["POST"]),
+            Route("/encode", self._make_endpoint(self._encode_payloads), methods=["POST"]),
+            Route("/decode", self._make_endpoint(self._decode_payloads), methods=["POST"]),
             Route("/", self._show_page, methods=["GET"]),
             Route("/sign-in", self._sign_in, methods=["POST"]),
             Route("/health", _answer_health, methods=["GET"]),
@@ -150,7 +150,7 @@ class CodecServer:
         except WrongUse as error:
             raise BadRequest(503, "the tokens cannot be read") from error
 
-    async def _encode(self, holder: Holder, payloads: list[Payload]) -> list[Payload]:
+    async def _encode_payloads(self, holder: Holder, payloads: list[Payload]) -> list[Payload]:
         if holder.right != "write":
             raise BadRequest(403, "this token may read, and write nothing")
         encryption = RunEncryption(_KeysOf(self._keys, holder))
@@ -159,7 +159,7 @@ class CodecServer:
             for payload in payloads
         ]
 
-    async def _decode(self, holder: Holder, payloads: list[Payload]) -> list[Payload]:
+    async def _decode_payloads(self, holder: Holder, payloads: list[Payload]) -> list[Payload]:
         ours = [payload for payload in payloads if _is_ours(payload, holder)]
         encryption = RunEncryption(_KeysOf(self._keys, holder))
         codec = data_converter(self._open_store, waits=False, encryption=encryption).payload_codec

@@ -127,7 +127,7 @@ async def serve(
     address = parse_address("--http", http)
     origins = [_check_origin(text) for text in origin or [caller.settings.ui_url]]
     known = TokenFile(tokens)
-    settings, loaded = read_settings(), _server()
+    settings, loaded = read_settings(), _load_server()
     async with ledger_of(settings) as ledger:
         keys = keys_of(settings, lambda: ledger)
         if keys is None:
@@ -191,6 +191,6 @@ def _check_origin(text: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _server() -> ModuleType:
+def _load_server() -> ModuleType:
     need = "`codec serve` needs Starlette and uvicorn"
     return load_extra("surehand.cli.codec_server.server", "codec", need)

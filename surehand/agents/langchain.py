@@ -374,10 +374,10 @@ class RecordedModel(BaseChatModel):
         if current_steps() is None:
             said = await bind_model(self.model, setup).ainvoke(messages)
         else:
-            said = await self._turn(messages, setup)
+            said = await self._take_turn(messages, setup)
         return ChatResult(generations=[ChatGeneration(message=said)])
 
-    async def _turn(self, messages: Sequence[BaseMessage], setup: Setup) -> AIMessage:
+    async def _take_turn(self, messages: Sequence[BaseMessage], setup: Setup) -> AIMessage:
         steps, graph = _require_graph()
         graph.own |= self.own or set()
         try:
@@ -530,7 +530,7 @@ async def ask(asked: TurnRequest) -> Said:
         raise _classify_error(error) from error
     return Said(
         response=MESSAGE.dump_json(response, fallback=repr).decode(),
-        line=_summarize(response),
+        line=_summarize_turn(response),
         tokens=usage["total_tokens"] if (usage := response.usage_metadata) else 0,
         money=_price_response(asked.model, response),
         input_tokens=usage["input_tokens"] if usage else None,
@@ -577,6 +577,6 @@ def _classify_error(error: Exception) -> Exception:
     return Permanent(text)
 
 
-def _summarize(response: AIMessage) -> str:
+def _summarize_turn(response: AIMessage) -> str:
     said = [response.text, *(f"calls {call['name']}" for call in response.tool_calls)]
     return "; ".join(filter(None, said))

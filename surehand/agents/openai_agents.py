@@ -480,7 +480,7 @@ async def ask(asked: TurnRequest) -> Said:
         raise _classify_error(error) from error
     return Said(
         response=RESPONSE.dump_json(response, by_alias=True, exclude_unset=True).decode(),
-        line=_summarize(response),
+        line=_summarize_turn(response),
         tokens=response.usage.total_tokens,
         money=_price_response(str(getattr(model, "model", asked.model)), response.usage),
         input_tokens=response.usage.input_tokens,
@@ -546,7 +546,7 @@ def _classify_error(error: Exception) -> Exception:
     return Permanent(text)
 
 
-def _summarize(response: agents.ModelResponse) -> str:
+def _summarize_turn(response: agents.ModelResponse) -> str:
     said = list[str]()
     for item in response.output:
         if isinstance(item, ResponseFunctionToolCall):

@@ -396,7 +396,7 @@ async def ask(asked: TurnRequest) -> Said:
         raise _classify_error(error) from error
     return Said(
         response=RESPONSE.dump_json(response).decode(),
-        line=_summarize(response),
+        line=_summarize_turn(response),
         tokens=response.usage.total_tokens,
         input_tokens=response.usage.input_tokens,
         output_tokens=response.usage.output_tokens,
@@ -429,7 +429,7 @@ def _classify_error(error: Exception) -> failures.ToolFault:
             # The next attempt asks each of them again: not before the time that one has named.
             return max((_classify_error(one) for one in error.exceptions), key=_rank_patience)
         case exceptions.ModelRateLimitError():
-            return failures.RateLimited(text, _pause(error.retry_after))
+            return failures.RateLimited(text, _make_pause(error.retry_after))
         case exceptions.ModelUnavailableError():
             return failures.DependencyDown(text)
         case exceptions.ModelTimeoutError() | exceptions.ModelRequestTimeout():
@@ -447,7 +447,7 @@ def _classify_error(error: Exception) -> failures.ToolFault:
     return failures.Permanent(text)
 
 
-def _pause(seconds: float | None) -> timedelta:
+def _make_pause(seconds: float | None) -> timedelta:
     if seconds is None:
         return PAUSE
     return timedelta(seconds=min(seconds, failures.BEYOND_MEASURE.total_seconds()))
@@ -460,7 +460,7 @@ def _rank_patience(fault: failures.ToolFault) -> tuple[int, timedelta]:
     return longer.index(type(fault)), pause or timedelta(0)
 
 
-def _summarize(response: ModelResponse) -> str:
+def _summarize_turn(response: ModelResponse) -> str:
     said = [
         f"calls {part.tool_name}" if isinstance(part, ToolCallPart) else part.content
         for part in response.parts
