@@ -31,17 +31,8 @@ from surehand.client.client import Client
 from surehand.client.connection import LEFT, Connection
 from surehand.client.messages import find_run_id
 from surehand.client.run import Run as ClientRun
+from surehand.process import exits
 from surehand.process.connect import Target, client_converter, connect, find_target
-from surehand.process.exits import (
-    DecisionRefused,
-    ExitCode,
-    Left,
-    NoSuchRun,
-    NotFound,
-    NotReachable,
-    SurehandError,
-    WrongUse,
-)
 from surehand.process.settings import (
     JUDGED_HERE,
     PREFIX,
@@ -123,7 +114,7 @@ class Caller:
 
 
 def perform(
-    verb: Callable[[Caller], Coroutine[Any, Any, Reply | ExitCode] | Reply | ExitCode],
+    verb: Callable[[Caller], Coroutine[Any, Any, Reply | exits.ExitCode] | Reply | exits.ExitCode],
     *,
     json_output: bool = False,
     judged: bool = True,
@@ -140,16 +131,16 @@ def perform(
             with caller.opened:
                 answer = verb(caller)
                 reply = asyncio.run(answer) if isinstance(answer, Coroutine) else answer
-    except Left as left:
+    except exits.Left as left:
         told = f"Run {left.run_id}: nobody has answered yet; {LEFT}"
         reply = Reply(Steered(run_id=left.run_id, message=LEFT), told, left.code)
-    except DecisionRefused as refused:
+    except exits.DecisionRefused as refused:
         printer.warn(refused.verdict.message if json_output else str(refused))
         reply = Reply(refused.verdict, (), refused.code)
-    except SurehandError as error:
+    except exits.SurehandError as error:
         printer.error(error)
         return error.code
-    if isinstance(reply, ExitCode):
+    if isinstance(reply, exits.ExitCode):
         return reply
     printer.reply(reply)
     return reply.code
@@ -176,7 +167,7 @@ def _require_right_settings() -> None:
     try:
         judge_settings(sources, without=missing_settings(sources))
     except SettingsError as error:
-        raise WrongUse(str(error)) from error
+        raise exits.WrongUse(str(error)) from error
 
 
 def duration(text: str) -> timedelta:
@@ -200,7 +191,7 @@ def parse_moment(text: str) -> datetime:
 
 def refuse_lone_timeout(wait: bool, timeout: timedelta | None) -> None:
     if timeout is not None and not wait:
-        raise WrongUse("--timeout is for --wait")
+        raise exits.WrongUse("--timeout is for --wait")
 
 
 def lasting(name: str, meaning: str, **more: Any) -> Any:
@@ -337,19 +328,19 @@ def translated() -> Iterator[None]:
     try:
         yield
     except RunHidden as error:
-        raise NoSuchRun(str(error)) from error
+        raise exits.NoSuchRun(str(error)) from error
     except RunNotFound as error:
-        raise NoSuchRun(f"run not found: {error.run_id}") from error
+        raise exits.NoSuchRun(f"run not found: {error.run_id}") from error
     except (LedgerUnavailable, DatabaseBehind, ArtifactUnavailable) as error:
-        raise NotReachable(str(error)) from error
+        raise exits.NotReachable(str(error)) from error
     except StoreUnavailable as error:
-        raise NotReachable(f"the artifact store: {error}") from error
+        raise exits.NotReachable(f"the artifact store: {error}") from error
     except KeyErased as error:
-        raise NotFound(str(error)) from error
+        raise exits.NotFound(str(error)) from error
     except NotDecrypted as error:
-        raise NotReachable(str(error)) from error
+        raise exits.NotReachable(str(error)) from error
     except (SettingsError, ToolboxError, ArtifactsMisconfigured, NoKeys) as error:
-        raise WrongUse(str(error)) from error
+        raise exits.WrongUse(str(error)) from error
 
 
 def read_settings() -> Settings:
@@ -373,7 +364,7 @@ def notifiers_of(settings: Settings) -> str:
     try:
         return where(load_notifiers(settings))
     except NotifiersMisconfigured as error:
-        raise WrongUse(str(error)) from error
+        raise exits.WrongUse(str(error)) from error
 
 
 def open_artifacts(settings: Settings, ledger: Ledger) -> ArtifactStore:
@@ -443,7 +434,7 @@ async def administration(tenant: str, *, forgets: bool = False) -> AsyncIterator
             with transactions.open_administration(ledger, tenant) as tx:
                 yield tx
         except PrincipalError as error:
-            raise WrongUse(str(error)) from error
+            raise exits.WrongUse(str(error)) from error
         if forgets:
             await asyncio.to_thread(forget_log, ledger.engine)
 

@@ -66,18 +66,7 @@ from surehand.cli.approvals_server.sign_in import LASTS, BadLink, Links, SignIns
 from surehand.cli.options import translated
 from surehand.client.client import ONE_OF_MANY, Client, look_at_runs
 from surehand.client.messages import find_approval, find_run_id
-from surehand.process.exits import (
-    CutOff,
-    DecisionRefused,
-    NotFound,
-    NotReachable,
-    NoWorker,
-    OutOfReach,
-    Refused,
-    SurehandError,
-    Unanswered,
-    WrongUse,
-)
+from surehand.process import exits
 from surehand.process.program import shared_program
 from surehand.workflows.canonical_json import NotCanonical
 from surehand.workflows.contracts.base import WaitKind
@@ -95,14 +84,14 @@ LARGEST_DECISION: Final = deliveries.LARGEST
 LARGEST_OTHER: Final = 4096
 #: Of errors, the status that tells a script what to do; any other one is a mistake of ours.
 _STATUS: Final = (
-    (Unanswered, 202),
-    (NoWorker, 503),
-    (NotReachable, 503),
-    (OutOfReach, 503),
-    (NotFound, 404),
-    (Refused, 409),
-    (CutOff, 409),
-    (WrongUse, 400),
+    (exits.Unanswered, 202),
+    (exits.NoWorker, 503),
+    (exits.NotReachable, 503),
+    (exits.OutOfReach, 503),
+    (exits.NotFound, 404),
+    (exits.Refused, 409),
+    (exits.CutOff, 409),
+    (exits.WrongUse, 400),
 )
 #: Runs that are asked what they wait for: each answer wakes a worker.
 _MOST_ASKED: Final = 25
@@ -192,7 +181,7 @@ class ApprovalsServer:
             try:
                 with translated():
                     return await endpoint(request, me)
-            except SurehandError as problem:
+            except exits.SurehandError as problem:
                 return error(request, status_of(problem), str(problem), me)
 
         return answer
@@ -222,7 +211,7 @@ class ApprovalsServer:
         try:
             sent = await _read_json(request, LARGEST_OTHER)
             me = self._links.spend(str(sent.get("token")) if isinstance(sent, dict) else "")
-        except (BadLink, SurehandError) as problem:
+        except (BadLink, exits.SurehandError) as problem:
             return error(request, 401, str(problem))
         answer = JSONResponse({"principal": me})
         self._begin_sign_in(request, answer, me)
@@ -325,7 +314,7 @@ class ApprovalsServer:
     async def _several_page(self, request: Request, me: str) -> Response:
         ids = list(dict.fromkeys(request.query_params.getlist("id")))
         if not 1 <= len(ids) <= ON_A_PAGE:
-            raise WrongUse(f"choose 1 to {ON_A_PAGE} of them")
+            raise exits.WrongUse(f"choose 1 to {ON_A_PAGE} of them")
         calls = []
         for approval_id in ids:
             viewed = await self._find_request(request, me, approval_id)
@@ -349,7 +338,7 @@ class ApprovalsServer:
 
         one, person, keys = await self._ledger.transact(self._tenant, look)
         if one is None or one.row["run_id"] != run_id:
-            raise NotFound(f"approval not found: {approval_id}")
+            raise exits.NotFound(f"approval not found: {approval_id}")
         await self._secret_reads.record(one, me, self._cookie_of(request))
         return Viewed(one, person, keys, self._tenant)
 
@@ -384,7 +373,7 @@ class ApprovalsServer:
     async def _web_ui(self, run_id: str) -> str | None:
         try:
             return (await self._connect_once()).connection.web_ui(run_id)
-        except SurehandError:
+        except exits.SurehandError:
             return None  # the page is whole without it
 
     async def _connect_once(self) -> Client:
@@ -452,16 +441,16 @@ class ApprovalsServer:
         sent = await _read_json(request, LARGEST_DECISION)
         try:
             if not isinstance(sent, dict):
-                raise WrongUse("a decision is an object")
+                raise exits.WrongUse("a decision is an object")
             if sent.get("approver") != me:
-                raise WrongUse(f"you are signed in as {me}, and decide in no other name")
+                raise exits.WrongUse(f"you are signed in as {me}, and decide in no other name")
             run_id, _ = find_approval(self._tenant, str(sent.get("approval_id")))
             verdict = await (await self._connect_once()).run(run_id).forward(sent)
-        except DecisionRefused as refused:
+        except exits.DecisionRefused as refused:
             return JSONResponse(
                 {"verdict": refused.verdict.model_dump(mode="json")}, status_code=409
             )
-        except SurehandError as problem:
+        except exits.SurehandError as problem:
             return _not_delivered(problem)
         return JSONResponse({"verdict": verdict.model_dump(mode="json")})
 
@@ -472,14 +461,14 @@ class ApprovalsServer:
                 case {"run": str(run), "verb": str(verb), "message": dict(message)}:
                     pass
                 case _:
-                    raise WrongUse("what is sent has a run, a verb and a message")
+                    raise exits.WrongUse("what is sent has a run, a verb and a message")
             if verb not in _VERBS:
-                raise WrongUse(f"these pages send no {verb[:40]!r}")
+                raise exits.WrongUse(f"these pages send no {verb[:40]!r}")
             if message.get("actor") != me:
-                raise WrongUse(f"you are signed in as {me}, and act in no other name")
+                raise exits.WrongUse(f"you are signed in as {me}, and act in no other name")
             run_id = find_run_id(self._tenant, run)
             said = await (await self._connect_once()).run(run_id).forward_steering(verb, message)
-        except SurehandError as problem:
+        except exits.SurehandError as problem:
             return _not_delivered(problem)
         return JSONResponse({"message": said.message})
 
@@ -491,13 +480,13 @@ class ApprovalsServer:
         return Response(content, media_type=kind)
 
 
-def status_of(error: SurehandError) -> int:
+def status_of(error: exits.SurehandError) -> int:
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
-def _not_delivered(error: SurehandError) -> Response:
+def _not_delivered(error: exits.SurehandError) -> Response:
     """Return the answer that tells why a run has not answered; 504: it may have been sent."""
-    lost = isinstance(error, NotReachable) and not isinstance(error, NoWorker)
+    lost = isinstance(error, exits.NotReachable) and not isinstance(error, exits.NoWorker)
     return JSONResponse({"error": str(error)}, status_code=504 if lost else status_of(error))
 
 
@@ -513,11 +502,11 @@ async def _read_json(request: Request, largest: int) -> Any:
     async for chunk in request.stream():
         body += chunk
         if len(body) > largest:
-            raise WrongUse(f"{largest} bytes are taken at most")
+            raise exits.WrongUse(f"{largest} bytes are taken at most")
     try:
         return json.loads(bytes(body))
     except (ValueError, RecursionError) as problem:
-        raise WrongUse("that is no JSON") from problem
+        raise exits.WrongUse("that is no JSON") from problem
 
 
 async def _not_found(request: Request, problem: Exception) -> Response:
