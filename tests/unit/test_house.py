@@ -23,9 +23,9 @@ PARTICIPLES: Final = {
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
     "modules": 183,
-    "lines": 63_300,
-    "one-word functions, per mille": 351,
-    "participles, per mille": 46,
+    "lines": 62_900,
+    "one-word functions, per mille": 304,
+    "participles, per mille": 45,
     "class names defined twice": 7,
     "file names that repeat": 17,
     "classes with the same fields": 1,
