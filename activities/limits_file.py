@@ -5,6 +5,8 @@ Each claim is judged by it, together with all that were made before (``ledger/li
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -31,6 +33,8 @@ from surehand.workflows.plan.policy import ApprovalPolicy, Duration, WrittenByPe
 #: Limits of one file. Each that covers a call costs its claim two statements, and all of them a
 #: lock.
 MOST_LIMITS: Final = 100
+#: For an answer of a policy: well below what an attempt takes to notice a halt.
+LONGEST_ANSWER: Final = timedelta(seconds=10)
 ParamPath = Annotated[str, Field(pattern=PATH_FORM, max_length=200)]
 
 
@@ -50,6 +54,16 @@ class After(WrittenByPeople):
     by_other: bool = False
     """Somebody has approved it, or has started its run if nobody was asked, who has neither
     approved this call, nor started its run or given that a value."""
+
+
+def _require_people(ask: ApprovalPolicy | None) -> ApprovalPolicy | None:
+    # Anybody could approve what its own policy asks nobody about.
+    if ask is not None and not all(rule.required for rule in ask.rules):
+        raise ValueError("a rule cannot let pass what is over a limit")
+    return ask
+
+
+Ask = Annotated[ApprovalPolicy | None, AfterValidator(_require_people)]
 
 
 class Limit(WrittenByPeople):
@@ -76,7 +90,7 @@ class Limit(WrittenByPeople):
     """In place of ``most``: what has to have happened before."""
     within: Duration
     """The time up to now in which effects count."""
-    ask: ApprovalPolicy | None = None
+    ask: Ask = None
     """Who can let through a call that would be over; without it such a call is refused."""
     shadow: bool = False
     """Only record what would have been over."""
@@ -85,14 +99,6 @@ class Limit(WrittenByPeople):
     @classmethod
     def _check_within(cls, value: Any) -> Any:
         return some_time(value)
-
-    @field_validator("ask")
-    @classmethod
-    def _check_ask(cls, value: ApprovalPolicy | None) -> ApprovalPolicy | None:
-        # Anybody could approve what its own policy asks nobody about.
-        if value is not None and not all(rule.required for rule in value.rules):
-            raise ValueError("a rule cannot let pass what is over a limit")
-        return value
 
     @model_validator(mode="after")
     def _check_kind(self) -> Limit:
@@ -106,6 +112,33 @@ class Limit(WrittenByPeople):
     def counted(self) -> tuple[str, ...]:
         """The tools whose effects are counted: those it limits, and what they come after."""
         return self.tools if self.after is None else (*self.tools, self.after.tool)
+
+
+class AskedPolicy(WrittenByPeople):
+    """A policy of the user's own that is asked before each claim: OPA's, or Cedar's."""
+
+    opa: str | None = Field(default=None, pattern=r"^https?://[^\s?#@]+/v1/data/[^\s?#@]+$")
+    """Address of a rule in OPA's Data API."""
+    cedar: str | None = None
+    """File of Cedar policies, beside the file of limits."""
+    tools: tuple[str, ...] = ()
+    """The tools whose writes it is asked about; left out: all of them."""
+    params: tuple[ParamPath, ...] = ()
+    """Params that it is told; of the others it is told their hash."""
+    amounts: tuple[ParamPath, ...] = ()
+    """Params that it is told as whole numbers, in millionths."""
+    timeout: Annotated[Duration, Field(gt=timedelta(0), le=LONGEST_ANSWER)] = timedelta(seconds=2)
+    """How long it may take."""
+    ask: Ask = None
+    """Who is asked if it says so; without it such a call is refused."""
+    shadow: bool = False
+    """Only record what it would have stopped."""
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> AskedPolicy:
+        if (self.opa is None) == (self.cedar is None):
+            raise ValueError("say either opa or cedar")
+        return self
 
 
 def _check_names(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
@@ -122,9 +155,12 @@ class _File(WrittenByPeople):
     ] = ()
     halts: HaltPolicy = HaltPolicy()
     """Who halts calls, and who lifts that."""
+    policy: AskedPolicy | None = None
+    """Who is asked before each claim."""
 
 
-def _read_file(path: str) -> _File:
+def read_file(path: str) -> _File:
+    """Return all of a file, as far as it can be judged without tools. Raises ``LimitsError``."""
     if not path:
         return _File()
     try:
@@ -137,30 +173,43 @@ def _read_file(path: str) -> _File:
 
 def read_halt_policy(path: str) -> HaltPolicy:
     """Return who halts and lifts by a file, whatever tools it names. Raises ``LimitsError``."""
-    return _read_file(path).halts
+    return read_file(path).halts
 
 
 def read_limits(path: str, toolbox: Toolbox) -> tuple[Limit, ...]:
     """Return the limits of a file; without a path, none. Raises ``LimitsError``."""
-    limits = _read_file(path).limits
+    limits = read_file(path).limits
     for limit in limits:
         for name in limit.counted:
-            problem = _problem(limit, toolbox.get(name))
+            ask = limit.ask if name in limit.tools else None
+            paths = (*limit.per, *filter(None, [limit.total_of]))
+            problem = _find_problem(toolbox.get(name), ask, paths)
             if problem is not None:
                 raise LimitsError(f"{path} (SUREHAND_LIMITS): {limit.name}: {name}: {problem}")
     return limits
 
 
-def _problem(limit: Limit, tool: Tool | None) -> str | None:
-    """Return why a limit cannot be about a tool's effects."""
+def check_policy(path: str, policy: AskedPolicy, toolbox: Toolbox) -> None:
+    """Make sure that a policy can be asked about its tools. Raises ``LimitsError``."""
+    for name in policy.tools:
+        paths = (*policy.params, *policy.amounts)
+        problem = _find_problem(toolbox.get(name), policy.ask, paths)
+        if problem is not None:
+            raise LimitsError(f"{path} (SUREHAND_LIMITS): policy: {name}: {problem}")
+
+
+def _find_problem(
+    tool: Tool | None, ask: ApprovalPolicy | None, paths: Iterable[str]
+) -> str | None:
+    """Return why nothing can be said about a tool's effects by these params."""
     if tool is None:
         return "it is not loaded here"
     if tool.effect is Effect.READ:
         return "it only reads, and limits are for effects"
-    if limit.ask is not None and tool.name in limit.tools:
-        for wrong in problems([limit.ask], tool.params_model):
+    if ask is not None:
+        for wrong in problems([ask], tool.params_model):
             return f"ask: {wrong}"
-    for path in (*limit.per, *filter(None, [limit.total_of])):
+    for path in paths:
         unknown = unknown_param(tool.params_model, path)
         if unknown is not None:
             return f"it has {unknown}"

@@ -105,6 +105,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "approval.superseded": "Somebody has edited the params; a new request follows.",
     "approval.void": "The request is withdrawn: its step, plan or run goes another way.",
     "approval.waived": "The policies' rules ask nobody for these params.",
+    "policy.answered": "A policy of your own has answered about a call, which was claimed.",
     "call.halted": "A call of the step did not begin, because somebody has halted calls.",
     "clock.set_back": "The database's clock was set back; elapsed times are not trusted.",
     "decision.accepted": "A decision counts.",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
@@ -24,8 +25,8 @@ from surehand.activities.expressions import (
     unknown_param,
     value_at,
 )
+from surehand.activities.ledger import limits
 from surehand.activities.ledger.core.sealed import KeyNeeded
-from surehand.activities.ledger.limits import LARGEST_AMOUNT, LimitUse
 from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps import entries
 from surehand.activities.limits_file import Limit, group_values
@@ -232,13 +233,14 @@ def claim_request(
     asking = _asking(call, needed(call, prepared, foreign=False))
     if_foreign = _asking(call, needed(call, prepared, foreign=True))
     reads, is_approved = tool.effect is Effect.READ, call.approval_id is not None
+    bare = bare_request(
+        *(worker, call, tool, prepared.plain, attempt),
+        key=prepared.key,
+        user=call.user,
+        params_hash=prepared.params_hash,  # It covers the answers of people, too.
+    )
     return replace(
-        bare_request(
-            *(worker, call, tool, prepared.plain, attempt),
-            key=prepared.key,
-            user=call.user,
-            params_hash=prepared.params_hash,  # It covers the answers of people, too.
-        ),
+        bare,
         attempt=call.attempts_before + attempt.number,
         gated=asking.gated,
         approval_id=call.approval_id,
@@ -257,19 +259,20 @@ def claim_request(
         batch=attempt.batch,
         first_attempt=call.attempts_before + 1,
         uses=_limit_uses(worker, call, prepared),
+        policy=None if reads else _policy_use(worker, call, prepared, bare),
     )
 
 
 def _limit_uses(
     worker: WorkerContext, call: ToolCall, prepared: PreparedCall
-) -> tuple[LimitUse, ...]:
+) -> tuple[limits.LimitUse, ...]:
     uses = []
     for limit in worker.limits:
         if prepared.tool.name not in limit.counted:
             continue
         values = group_values(limit, prepared.plain)
         groups = worker.hashes.of_identity(call.tenant, limit.name, values)
-        use = LimitUse(
+        use = limits.LimitUse(
             name=limit.name,
             group=groups[0],
             plain_group=groups[-1],
@@ -280,10 +283,37 @@ def _limit_uses(
             shadow=limit.shadow,
             # Whom another worker's file has named are not the people of this one's.
             approved=limit.name in call.over_limits and limit.ask in call.policies,
-            after=limit.after if prepared.tool.name in limit.tools else None,
+            after=limit.after.tool if limit.after and prepared.tool.name in limit.tools else None,
+            by_other=limit.after is not None and limit.after.by_other,
         )
         uses.append(use)
     return tuple(uses)
+
+
+def _policy_use(
+    worker: WorkerContext, call: ToolCall, prepared: PreparedCall, bare: entries.ClaimRequest
+) -> limits.PolicyUse | None:
+    if worker.policy is None:
+        return None
+    asked = worker.policy.asked
+    if asked.tools and prepared.tool.name not in asked.tools:
+        return None
+    params = {path: value_at(prepared.plain, path) for path in asked.params}
+    exact, millionths = exact_names(prepared.params), dict[str, int]()
+    for path in asked.amounts:
+        amount = value_at(exact, path)
+        if isinstance(amount, int | Decimal) and not isinstance(amount, bool):
+            with suppress(ValueError, OverflowError):
+                # Rounded up: a policy is told of no less than is spent.
+                millionths[path] = math.ceil(amount * limits.MILLIONTHS)
+        if amount is not None and path not in millionths:
+            # Left out, it would be nothing to a policy that refuses what is too much.
+            problem = f"{prepared.tool.name}: {path} is no number of which a policy can be told"
+            raise stop(ErrorType.INVALID_PARAMS, problem)
+    told = {name: value for name, value in params.items() if value is not None}
+    facts = {**bare.facts, "params": told, "millionths": millionths}
+    approved = limits.OWN_POLICY in call.over_limits and asked.ask in call.policies
+    return limits.PolicyUse(facts, asked.ask, asked.shadow, approved)
 
 
 def limit_amount(limit: Limit, params: BaseModel) -> Decimal | None:
@@ -292,7 +322,7 @@ def limit_amount(limit: Limit, params: BaseModel) -> Decimal | None:
         # What is only to come before or after something adds nothing.
         return Decimal(1 if limit.after is None else 0)
     amount = _amount(limit.total_of, params)
-    if amount is None or amount > LARGEST_AMOUNT:
+    if amount is None or amount > limits.LARGEST_AMOUNT:
         return None
     # Compared, not calculated: that would round off the last of many digits.
     return amount if amount == round(amount, 6) else None

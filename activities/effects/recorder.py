@@ -271,9 +271,9 @@ class Ahead:
             log.debug("ahead.not_claimed", reason=repr(error))
             return None
         # Whatever a human has a say in is looked at by the write's own claim.
-        # So is what counts for a limit.
+        # So is what counts for a limit, or is asked a policy about.
         asks = request.gated or request.drift or request.if_foreign is not None or request.uses
-        return None if asks else NextWrite(call, prepared, request)
+        return None if asks or request.policy is not None else NextWrite(call, prepared, request)
 
 
 @dataclass

@@ -27,6 +27,7 @@ from surehand.activities.ledger.core import store
 from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.effects import reconcile as reconcile_rows
 from surehand.activities.ledger.halts import Halted
+from surehand.activities.ledger.limits import PolicySilent
 from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps import entries
 from surehand.activities.ledger.steps.acting import ActsElsewhere
@@ -40,7 +41,7 @@ from surehand.activities.worker.crash_points import CrashPoint
 from surehand.process import clock
 from surehand.process.off_loop import call_off_loop
 from surehand.workflows.canonical_json import digest
-from surehand.workflows.names import ErrorType
+from surehand.workflows.names import PAUSES, ErrorType
 from surehand.workflows.plain_text import clean_text
 
 log = structlog.get_logger()
@@ -111,9 +112,19 @@ class EffectCall(recorder.EffectRecorder):
                 self.began = next_write.began
                 return await self.act_on(next_write.claimed)
             self.crash(CrashPoint.BEFORE_CLAIM)
-            return await self.act_on(await self._claim())
+            try:
+                return await self.act_on(await self._claim())
+            except PolicySilent as error:
+                pause = PAUSES[ErrorType.ARTIFACT_UNAVAILABLE]
+                raise again(
+                    ErrorType.DEPENDENCY_DOWN, f"{self.tool.name}: {error}", pause
+                ) from error
 
     async def _claim(self) -> ClaimResult:
+        if (asked := self.request.policy) is not None and self.worker.policy is not None:
+            # Right before, for each claim: what it said of an earlier one is old.
+            answer = await self.worker.policy.answer(asked.facts)
+            self.request = replace(self.request, policy=replace(asked, answer=answer))
         tries = 1
         while True:
             try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal
 
 from sqlalchemy import bindparam, func, literal_column
 
@@ -29,18 +29,6 @@ from surehand.workflows.plan.policy import ApprovalPolicy
 MILLIONTHS: Final = 10**6
 #: A call that adds more is within no limit; sums of thousands of these fit into the column.
 LARGEST_AMOUNT: Final = 10**9
-
-
-class ComesAfter(Protocol):
-    """What has to have happened before a call, as the file of limits has it (``After``)."""
-
-    @property
-    def tool(self) -> str:
-        """An effect of this tool."""
-
-    @property
-    def by_other(self) -> bool:
-        """Whether others have to stand behind it than behind the call."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +50,10 @@ class LimitUse:
     """It stops nothing."""
     approved: bool
     """People are asked about this call as one that is over."""
-    after: ComesAfter | None = None
-    """What has to have happened before, for the same group."""
+    after: str | None = None
+    """The tool of which an effect has to have happened before, for the same group."""
+    by_other: bool = False
+    """Whether others have to stand behind that effect than behind the call."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +62,8 @@ class Over:
 
     use: LimitUse
     used: Decimal
+    why: str = ""
+    """What a policy of the user's own has said."""
 
     def stops(self, *, gated: bool) -> bool:
         """Return whether the call is not made, unless its approval carries it (``gated``)."""
@@ -82,14 +74,66 @@ class Over:
     def reason(self) -> str:
         """Say it in one clause."""
         use = self.use
+        if self.why:
+            return self.why
         if use.after is not None:
-            by = " that others stand behind" if use.after.by_other else ""
-            return f"limit {use.name}: no {use.after.tool}{by} has come before it in time"
+            by = " that others stand behind" if use.by_other else ""
+            return f"limit {use.name}: no {use.after}{by} has come before it in time"
         if use.amount is None:
             return f"limit {use.name}: what it adds is no number from 0 to {LARGEST_AMOUNT}"
         return (
             f"limit {use.name}: {self.used:f} of {use.most:f} used, this call adds {use.amount:f}"
         )
+
+
+#: How a policy of the user's own is called among the limits: none of them can have this name.
+OWN_POLICY: Final = "own policy"
+Said = Literal["allow", "ask", "refuse", "none"]
+
+
+@dataclass(frozen=True)
+class PolicyAnswer:
+    """What a policy of the user's own has said of a call."""
+
+    said: Said
+    reasons: str
+    version: str
+    """Of the policy: its digest, or the revision that it names."""
+    about: Mapping[str, Any]
+    """What it was told."""
+
+
+@dataclass(frozen=True)
+class PolicyUse:
+    """What a policy of the user's own is asked about a call, and what it has answered."""
+
+    facts: Mapping[str, Any]
+    ask: ApprovalPolicy | None
+    shadow: bool
+    approved: bool
+    answer: PolicyAnswer | None = None
+
+
+class PolicySilent(Exception):
+    """Nothing says whether a call may be made: its transaction is rolled back."""
+
+
+def find_not_allowed(policy: PolicyUse, facts: Mapping[str, Any]) -> list[Over]:
+    """Return why a call is not made by a policy's answer; ``facts`` are those of the call itself.
+
+    Raises ``PolicySilent``.
+    """
+    answer = policy.answer
+    if answer is None or not facts.items() <= answer.about.items():
+        answer = PolicyAnswer("none", "it was asked about another call", "none", facts)
+    if answer.said == "allow":
+        return []
+    why = f"policy {answer.version}: {answer.said}: {answer.reasons}"
+    if answer.said == "none" and not policy.shadow:
+        raise PolicySilent(why)
+    ask = policy.ask if answer.said == "ask" else None
+    nothing, how = Decimal(0), (ask, policy.shadow, policy.approved)
+    return [Over(LimitUse(OWN_POLICY, "", "", nothing, nothing, 0, *how), nothing, why)]
 
 
 _USED: Final = PreparedStatement(
@@ -168,8 +212,8 @@ def find_over(
         group: dict[str, Any] = {"of_limit": use.name, "after_ms": tx.now_ms - use.within_ms}
         group |= {"of_group": use.group, "of_plain_group": use.plain_group}
         if use.after is not None:
-            before = tx.all(_BEFORE, of_tool=use.after.tool, **group)
-            met = any(map(is_by_other, before)) if use.after.by_other else bool(before)
+            before = tx.all(_BEFORE, of_tool=use.after, **group)
+            met = any(map(is_by_other, before)) if use.by_other else bool(before)
             if not met and (judged or _has_lapsed(tx, use, entry_id)):
                 found.append(Over(use, Decimal(0)))
             continue

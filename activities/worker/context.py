@@ -21,6 +21,7 @@ from surehand.activities.ledger.core import store
 from surehand.activities.ledger.history.reads import knows_run
 from surehand.activities.ledger.runs.keys import cell_of_tenant
 from surehand.activities.limits_file import Limit, read_limits
+from surehand.activities.own_policy import OwnPolicy, read_policy
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.failures import Retries
 from surehand.activities.tools.toolbox import Toolbox
@@ -53,6 +54,8 @@ class WorkerContext:
     """How often a long call's progress goes into the ledger."""
     limits: tuple[Limit, ...] = ()
     """What the effects of a tenant may come to."""
+    policy: OwnPolicy | None = None
+    """A policy of the user's own that is asked before each claim."""
     assurance: Assurance = Assurance.OPEN
     """What has to prove a decision; a request's own row may be stricter."""
 
@@ -87,6 +90,7 @@ class WorkerContext:
             checkpoint_every=settings.checkpoint_every,
             assurance=Assurance(settings.decisions),
             limits=read_limits(settings.limits, toolbox),
+            policy=read_policy(settings.limits, toolbox),
         )
 
 

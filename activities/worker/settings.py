@@ -103,7 +103,8 @@ class Settings(BaseModel):
     mcp: str = ""
     """File that says which tools of MCP servers may be called, such as ``surehand.mcp.yaml``."""
     limits: str = ""
-    """File that says what the effects of a tenant may come to, such as ``limits.yaml``."""
+    """File that says what the effects of a tenant may come to, who halts and lifts, and which
+    policy is asked, such as ``limits.yaml``."""
     workflow_modules: Names = ()
     """Modules with workflows of your own (code-first), comma separated."""
     agent_modules: Names = ()

@@ -13,7 +13,6 @@ from surehand.activities.ledger.core.statements import insert_row
 from surehand.activities.ledger.core.tables import decisions
 from surehand.activities.ledger.limits import LimitUse
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, OverLimit
-from surehand.activities.limits_file import After
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.plan.policy import ApprovalPolicy
 from tests.ledger.people import person
@@ -25,7 +24,7 @@ CHECK = "orders.check"
 ASK = ApprovalPolicy(roles=("finance",))
 
 
-def use(after: After | None = None, group: str = "order-1", **changes: Any) -> LimitUse:
+def use(after: str | None = None, group: str = "order-1", **changes: Any) -> LimitUse:
     values: dict[str, Any] = {"name": "checked", "group": group, "plain_group": group}
     values |= {"amount": Decimal(0), "most": Decimal(0), "within_ms": DAY // timedelta(0, 0, 1000)}
     values |= {"ask": None, "shadow": False, "approved": False, "after": after}
@@ -40,7 +39,7 @@ def check(
 
 
 def pay(scene: Scene, name: str = "pay", *, by_other: bool = False, **changes: Any) -> ClaimRequest:
-    uses = (use(After(tool=CHECK, by_other=by_other)),)
+    uses = (use(CHECK, by_other=by_other),)
     return scene.call(**{"key": name, "step_id": name, "uses": uses} | changes)
 
 
@@ -79,12 +78,12 @@ def test_another_group_limit_or_tenant_and_what_is_long_ago_come_before_nothing(
 
 
 def test_people_are_asked_or_it_is_only_recorded_as_for_any_limit(scene: Scene) -> None:
-    asks = (use(After(tool=CHECK), ask=ASK),)
+    asks = (use(CHECK, ask=ASK),)
     refused = scene.claim(pay(scene, uses=asks))
     assert isinstance(refused, OverLimit) and refused.ask == ASK
     gated = scene.approved(pay(scene))
     assert scene.claimed(replace(gated, uses=(replace(asks[0], approved=True),)))
-    assert scene.claimed(pay(scene, "shadow", uses=(use(After(tool=CHECK), shadow=True),)))
+    assert scene.claimed(pay(scene, "shadow", uses=(use(CHECK, shadow=True),)))
     told = [one["body"]["allowed"] for one in scene.events(RUN, "limit.exceeded")]
     assert told == ["approval", "shadow"]
 
@@ -126,7 +125,7 @@ def test_nobody_has_looked_at_a_check_that_was_approved_in_advance(scene: Scene)
     person(scene, "ann")
     granted(scene, "ann")
     gated = ask(scene, step_id="check")
-    refunds = (use(After(tool=gated.tool, by_other=True)),)
+    refunds = (use(gated.tool, by_other=True),)
     scene.committed(replace(gated, uses=(use(),)))
     assert isinstance(scene.claim(pay(scene, tool="mail.send", uses=refunds)), OverLimit)
 

@@ -14,6 +14,7 @@ from typing import Any, Final, assert_never
 
 from sqlalchemy import BindParameter, Boolean, bindparam, or_, select
 
+from surehand.activities.ledger import limits
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.statements import (
     PreparedStatement,
@@ -28,7 +29,6 @@ from surehand.activities.ledger.effects.compensations import other_undo, still_r
 from surehand.activities.ledger.effects.epochs import open_epoch
 from surehand.activities.ledger.effects.interventions import waits_to_be_told
 from surehand.activities.ledger.halts import Halted, read_halt, select_halt
-from surehand.activities.ledger.limits import count_uses, find_over, lock_limits
 from surehand.activities.ledger.outbox.notification_rows import write_pause
 from surehand.activities.ledger.people.starts import why_forbidden
 from surehand.activities.ledger.quotas import OverQuota, find_room, select_limited
@@ -161,8 +161,8 @@ def claim_at_once(tx: Transaction, request: ClaimRequest) -> Claimed | None:
     For a transaction that records something else: it waits for nobody, because somebody may wait
     for what it has locked. What stands in the way, ``claim_effect`` finds out and says.
     """
-    if request.uses:
-        return None  # Whatever counts for the same limit may be locked.
+    if request.uses or request.policy is not None:
+        return None  # Whatever counts for the same limit may be locked; and no policy was asked.
     if not tx.try_lock_call(request.run_id, request.step_id, request.tool, request.key):
         return None
     seen = look_around(tx, request)
@@ -374,8 +374,8 @@ def _claim_generation(
     if request.uses:
         # It may have happened, so it counts whatever was used; with the locks of `_authorise_call`.
         find_room(tx, seen.limited)
-        lock_limits(tx, request.uses)
-        count_uses(tx, request.uses, entry_id)
+        limits.lock_limits(tx, request.uses)
+        limits.count_uses(tx, request.uses, entry_id)
     _begin_step(tx, request)
     epochs.note_restored(tx, entry, epoch)
     return _judge_doubtful(tx, request, seen, entry)
@@ -637,11 +637,14 @@ def _authorise_call(
     if isinstance(room, OverQuota):
         return room
     request = request.in_run(foreign=seen.foreign)
-    lock_limits(tx, request.uses)
+    limits.lock_limits(tx, request.uses)
     is_by_other = partial(
         approval_rows.is_by_other, tx, request.run_id, request.approval_id, request.assurance
     )
-    over = find_over(tx, request.uses, entry_id, judged=judged, is_by_other=is_by_other)
+    over = limits.find_over(tx, request.uses, entry_id, judged=judged, is_by_other=is_by_other)
+    policy = request.policy
+    if policy is not None and judged:
+        over += limits.find_not_allowed(policy, request.facts)
     for one in over:
         if one.stops(gated=request.gated):
             return entries.OverLimit(one.reason, one.use.name, one.use.ask)
@@ -649,11 +652,16 @@ def _authorise_call(
         refused = approval_rows.consume_approval(tx, request, entry_id, generation)
     if refused is None:
         room.take(tx)
-        count_uses(tx, request.uses, entry_id)
+        limits.count_uses(tx, request.uses, entry_id)
         for one in over:
             by = "shadow" if one.use.shadow else "approval"
             body = {"tool": request.tool, "limit": one.use.name, "evidence": one.reason}
             tx.event(request.run_id, "limit.exceeded", step_id=request.step_id, allowed=by, **body)
+        if policy is not None and policy.answer is not None:
+            told = policy.answer
+            body = {"tool": request.tool, "answer": told.said, "evidence": told.reasons}
+            body |= {"params_hash": request.params_hash, "policy_version": told.version}
+            tx.event(request.run_id, "policy.answered", step_id=request.step_id, **body)
     return refused
 
 

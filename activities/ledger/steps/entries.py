@@ -17,7 +17,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from surehand.activities.ledger.halts import Halted
-from surehand.activities.ledger.limits import LimitUse
+from surehand.activities.ledger.limits import LimitUse, PolicyUse
 from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.workflows.contracts.approvals import Assurance, Scope
@@ -175,8 +175,17 @@ class ClaimRequest:
     """The run that undoes it, where it is a child run's: the execution is that run's then."""
     uses: tuple[LimitUse, ...] = ()
     """What it adds to the tenant's limits."""
+    policy: PolicyUse | None = None
+    """What a policy of the user's own is asked about it."""
     first_attempt: int = 1
     """The step's attempt that this activity began with: of a pause people are told once."""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a policy of the user's own is told in any case, and its answer is bound to."""
+        tool = {"tool": self.tool, "tool_version": self.tool_version}
+        where = {"tenant": self.tenant, "run": self.run_id, "step": self.step_id}
+        return {**where, **tool, "user": self.user, "params_hash": self.params_hash}
 
     def in_run(self, *, foreign: bool) -> ClaimRequest:
         """Return the call with what is asked for in a run that has, or has not, such content."""
