@@ -389,6 +389,11 @@ class Plan(WrittenByPeople):
         """Return, for each step, the steps it waits for: ``after`` and what its params refer to."""
         return references.waits_for(self.outlines())
 
+    @cached_property
+    def uses(self) -> dict[str, frozenset[str]]:
+        """Return, for each step, the steps whose outputs it refers to."""
+        return references.uses(self.outlines())
+
     def on_no(self, step: Step) -> OnNo:
         return self.defaults.on_no if step.on_no is None else step.on_no
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Any, Final
@@ -248,6 +248,11 @@ def waits_for(steps: Sequence[Outline]) -> dict[str, frozenset[str]]:
         result[step.id] = frozenset(after) | named_here - {INPUT, RUN}
         previous = (step.id,)
     return result
+
+
+def uses(steps: Sequence[Outline]) -> dict[str, frozenset[str]]:
+    """Return, for each step, the steps whose outputs it refers to."""
+    return waits_for([replace(step, after=()) for step in steps])
 
 
 def ancestors(dependencies: Mapping[str, frozenset[str]], *steps: str) -> frozenset[str]:
