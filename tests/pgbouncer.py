@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Final, Self
 
 from sqlalchemy import make_url
@@ -91,12 +91,7 @@ class PgBouncer:
             assert self._process.running and time.monotonic() < until, said
             time.sleep(0.02)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -28,7 +28,7 @@ from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.model_scripts import driven
 from tests.e2e.plans import NEITHER, UNGATED
-from tests.e2e.runs import Run, decision_on, example_plan
+from tests.e2e.runs import Run, decision_on, failing_plan, refund_plan
 from tests.e2e.stage import Stage
 from tests.shop_process import ShopProcess
 
@@ -37,7 +37,7 @@ FOLDER: Final = Path(__file__).parent / "e2e" / "histories"
 
 async def completed(stage: Stage) -> Run:
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=stage.shop.new_order()))
+        run = await stage.start(refund_plan(stage.shop.new_order()))
         await run.approve()
         await run.result()
     return run
@@ -46,7 +46,7 @@ async def completed(stage: Stage) -> Run:
 async def parked(stage: Stage) -> Run:
     """A run that waits for an approval, with refused decisions behind it and one held."""
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=stage.shop.new_order()))
+        run = await stage.start(refund_plan(stage.shop.new_order()))
         request = await run.asks()
         await run.decide(decision_on(request, params_hash="sha256:" + "0" * 64))
         await run.decide("nonsense")
@@ -56,7 +56,7 @@ async def parked(stage: Stage) -> Run:
 
 async def rejected(stage: Stage) -> Run:
     async with stage.worker_here():
-        plan = example_plan("refund.yaml", order_id=stage.shop.new_order())
+        plan = refund_plan(stage.shop.new_order())
         steps = (plan.steps[3].model_copy(update={"after": ("order",)}), *plan.steps[:3])
         run = await stage.start(plan.model_copy(update={"steps": (*steps[1:], steps[0])}))
         await run.decide(decision_on(await run.asks(), outcome="reject", reason="too much"))
@@ -66,7 +66,7 @@ async def rejected(stage: Stage) -> Run:
 
 async def compensated(stage: Stage) -> Run:
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund_fails.yaml", order_id=stage.shop.new_order()))
+        run = await stage.start(failing_plan(stage.shop.new_order()))
         await run.approve()
         await run.result()
     return run
@@ -75,7 +75,7 @@ async def compensated(stage: Stage) -> Run:
 async def crashed_and_recovered(stage: Stage) -> Run:
     with stage.worker(crash_at=f"payments.refund:{CrashPoint.AFTER_CALL}") as doomed:
         doomed.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=stage.shop.new_order()))
+        run = await stage.start(refund_plan(stage.shop.new_order()))
         await run.approve()
         doomed.wait_killed()
     async with stage.worker_here():
@@ -86,7 +86,7 @@ async def crashed_and_recovered(stage: Stage) -> Run:
 async def settled_by_a_human(stage: Stage) -> Run:
     stage.shop.fault("refunds", fail="drop_before", times=1)
     async with stage.worker_here(tool_modules=NEITHER):
-        run = await stage.start(example_plan("refund.yaml", order_id=stage.shop.new_order()))
+        run = await stage.start(refund_plan(stage.shop.new_order()))
         await run.approve()
         [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
         await stage.no_call_may_arrive(run)
@@ -98,7 +98,7 @@ async def settled_by_a_human(stage: Stage) -> Run:
 async def continued(stage: Stage) -> Run:
     """The newest execution of a run that has continued as new while it waited for an approval."""
     async with stage.worker_here():
-        plan = example_plan("refund.yaml", order_id=stage.shop.new_order())
+        plan = refund_plan(stage.shop.new_order())
         run = await stage.start(plan, continue_after=40)
         request = await run.asks()
         for _ in range(3):
@@ -112,7 +112,7 @@ async def cancelled(stage: Stage) -> Run:
     """Cancelled while its restock is under way, after its refund."""
     stage.shop.fault("restocks", delay_after_s=1)
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=stage.shop.new_order()))
+        run = await stage.start(refund_plan(stage.shop.new_order()))
         await run.approve()
         await run.until(lambda view: view.result.steps[3].state == "running")
         await run.cancel(reason="changed my mind")
@@ -122,7 +122,7 @@ async def cancelled(stage: Stage) -> Run:
 
 async def cancelled_by_temporal(stage: Stage) -> Run:
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=stage.shop.new_order()))
+        run = await stage.start(refund_plan(stage.shop.new_order()))
         await run.asks()
         await run.handle.cancel()
         with suppress(WorkflowFailureError):
@@ -184,7 +184,7 @@ async def continued_by_a_model(stage: Stage) -> Run:
 
 async def in_local_calls(stage: Stage) -> Run:
     async with stage.worker_here():
-        plan = example_plan("refund.yaml", order_id=stage.shop.new_order())
+        plan = refund_plan(stage.shop.new_order())
         run = await stage.start(plan, durability="async")
         await run.approve()
         await run.result()

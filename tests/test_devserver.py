@@ -310,35 +310,20 @@ def watched(temporal_cli: Path, tmp_path: Path) -> Iterator[WatchedServer]:
     server.close()
 
 
-def freeze(watched: WatchedServer) -> None:
-    """Have its process answer nothing; what SQLite does to it cannot be had at will."""
-    os.kill(watched.server.pid, signal.SIGSTOP)
-
-
-def test_a_silent_server_is_replaced_on_its_port_and_says_so(watched: WatchedServer) -> None:
+def test_a_silent_server_with_a_suspect_log_is_replaced_on_its_port_and_says_so(
+    watched: WatchedServer, tmp_path: Path
+) -> None:
     silent = watched.server
-    freeze(watched)
     watched.replace_if_silent()
-    assert watched.server.pid != silent.pid
-    assert watched.server.address == silent.address
-    assert not silent.running
-    assert [silent.address in line for line in watched.replaced] == [True]
-    watched.replace_if_silent()  # the new one answers
-    assert len(watched.replaced) == 1
+    assert (watched.server, watched.replaced) == (silent, [])  # it answers
 
-
-def test_a_suspect_log_has_the_server_replaced(watched: WatchedServer, tmp_path: Path) -> None:
-    silent = watched.server
-    freeze(watched)
+    os.kill(silent.pid, signal.SIGSTOP)  # what SQLite does to it cannot be had at will
     with (tmp_path / "log").open("ab") as log:
         log.write(b'msg="Operation failed" error="GetNamespace operation failed. Error ' + SUSPECT)
-    silent.wait(within=60)
-    watched.close()  # waits for the replacement
-    assert len(watched.replaced) == 1
-
-
-def test_a_server_that_answers_is_kept_whatever_its_log_says(watched: WatchedServer) -> None:
-    kept = watched.server
-    watched.replace_if_silent()
-    assert watched.server is kept
-    assert watched.replaced == []
+    while not watched.replaced:
+        time.sleep(0.1)
+    watched.replace_if_silent()  # the new one answers
+    assert not silent.running
+    assert watched.server.pid != silent.pid
+    assert watched.server.address == silent.address
+    assert [silent.address in line for line in watched.replaced] == [True]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from surehand.process.children import Child, clean_environment, fork_server
@@ -50,12 +49,7 @@ class WorkerProcess(Child):
             server=fork_server("surehand.worker") if plain else None,
         )
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and not isinstance(error, GeneratorExit):
             # pytest shows what a failing test has printed.
             print(f"--- {self.log}\n{self.output()}")

@@ -13,11 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from playwright.async_api import Page, expect
 
 from surehand.workflows.contracts.approvals import ApprovalRequest
-from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plain_text import markdown
 from tests.browser.approver import SMALL, Approver, Served, ann, served
 from tests.browser.web_ui import RunPage
-from tests.e2e.runs import Run, example_plan
+from tests.e2e.runs import Run, refund_plan
 from tests.e2e.stage import Stage
 from tests.ledger.people import key_of, person
 from tests.notifiers.receiver import Receiver, documents, receiving
@@ -27,7 +26,7 @@ async def asking(
     stage: Stage, page: Page, order_id: str, key: Ed25519PrivateKey | None = None
 ) -> tuple[Run, RunPage, ApprovalRequest]:
     """Start a refund, and open its page once it waits for the approver."""
-    run = await stage.start(example_plan("refund.yaml", order_id=order_id), key=key)
+    run = await stage.start(refund_plan(order_id), key=key)
     request = await run.asks()
     return run, await RunPage.of(page, run.run_id), request
 
@@ -52,7 +51,7 @@ async def test_an_approver_approves_in_the_web_ui(stage: Stage, page: Page, orde
         await shown.decide(decision.replace("YOUR-NAME", "ann"))
         await shown.is_in("Completed")
 
-    assert (await run.result()).state is RunState.COMPLETED
+    await run.completed()
     assert stage.shop.counts(order_id)["refunds"] == 1
     [approval] = stage.approval_rows(run)
     assert (approval["params_hash"], approval["decided_by"]) == (request.params_hash, "ann")
@@ -117,9 +116,8 @@ async def test_whoever_is_told_opens_the_link_sees_the_call_and_approves_it_with
     await expect(ann.page.get_by_role("heading", name="Sign in")).to_be_visible()
     await ann.page.goto("about:blank")
     to_pages = {"approvals_url": served.url, "decisions": "signed"}
-    with stage.worker(notify="webhook", **to_pages, **receiver.settings()) as worker:
-        worker.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id), key=umas)
+    with stage.ready_worker(notify="webhook", **to_pages, **receiver.settings()):
+        run = await stage.start(refund_plan(order_id), key=umas)
         message = await told(receiver)
         assert urlsplit(message["page"]).netloc == urlsplit(served.url).netloc
 
@@ -142,7 +140,7 @@ async def test_whoever_is_told_opens_the_link_sees_the_call_and_approves_it_with
         await expect(ann.page.locator("#left")).to_have_count(0)
         await expect(ann.page.locator("#hindrance")).to_be_hidden()
         await expect(ann.page.get_by_role("link", name="Back to the list")).to_be_visible()
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
 
     signs_in = ["opens a link to sign in", "presses Sign in"]
     assert phone.steps == ["opens the message's link", *signs_in, "presses Approve"]

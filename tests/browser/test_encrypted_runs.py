@@ -15,13 +15,12 @@ from playwright.async_api import Page, expect
 
 from surehand.cli.codec_server.verbs import make_holder, write_line
 from surehand.process.dev_server import DevServer
-from surehand.workflows.contracts.base import RunState
 from surehand.workflows.payload_codec import ENCODING_KEY, ENCRYPTED
 from tests.browser.approver import Approver, Served, ann, served, serving
 from tests.browser.web_ui import RunPage
 from tests.cli.starter import Starter
 from tests.conftest import KEYS
-from tests.e2e.runs import example_plan
+from tests.e2e.runs import refund_plan
 from tests.e2e.stage import Stage
 
 
@@ -76,7 +75,7 @@ async def test_a_person_who_has_signed_in_at_the_codec_server_reads_and_approves
     stage: Stage, page: Page, codec: Codec, order_id: str
 ) -> None:
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         request = await run.asks()
         await page.goto(f"/namespaces/default/workflows/{run.run_id}")
         await expect(page.get_by_text(shown_as(ENCRYPTED)).first).to_be_visible()
@@ -95,7 +94,7 @@ async def test_a_person_who_has_signed_in_at_the_codec_server_reads_and_approves
         ]
     assert sent == [ENCRYPTED]
 
-    assert (await run.result()).state is RunState.COMPLETED
+    await run.completed()
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
@@ -107,7 +106,7 @@ __all__ = ["ann", "served"]
 
 async def test_a_server_with_keys_shows_params(stage: Stage, ann: Approver, order_id: str) -> None:
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         request = await run.asks()
         assert request.salt is not None
         await ann.signs_in()
@@ -118,7 +117,7 @@ async def test_a_server_with_keys_shows_params(stage: Stage, ann: Approver, orde
         assert json.loads(await ann.page.locator("#json").text_content() or "") == request.params
         await ann.approves()
         await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
@@ -128,7 +127,7 @@ async def test_a_server_without_them_shows_no_params_and_lets_nobody_approve_it(
     folder = tmp_path / "without"
     folder.mkdir()
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         request = await run.asks()
         with serving(stage, folder, key_encryption_keys="") as blind:
             eve = Approver("ann", ann.page, blind)

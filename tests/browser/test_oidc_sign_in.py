@@ -13,10 +13,9 @@ import pytest
 from playwright.async_api import expect
 
 from docs.pictures import take, wanted
-from surehand.workflows.contracts.base import RunState
 from tests.browser.accessibility import violations
 from tests.browser.approver import Approver, Served, ann, serving
-from tests.e2e.runs import decision_on, example_plan
+from tests.e2e.runs import decision_on, refund_plan
 from tests.e2e.stage import Stage
 from tests.ledger.people import key_of, person
 from tests.oidc.provider_process import NATIVE, RealProvider, running
@@ -61,7 +60,7 @@ async def test_whoever_comes_by_the_provider_approves_with_their_key_and_a_sessi
     person(stage, "ann")
     umas = key_of(stage, person(stage, "uma"))
     async with stage.worker_here(decisions="signed"):
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id), key=umas)
+        run = await stage.start(refund_plan(order_id), key=umas)
         request = await run.asks()
         there = f"{served.url}/approval?id={quote(request.approval_id)}"
         await ann.page.goto(there)
@@ -87,9 +86,8 @@ async def test_whoever_comes_by_the_provider_approves_with_their_key_and_a_sessi
         await ann.opens(request.approval_id)
         await ann.approves()
         await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
-        result = await run.result()
+        await run.completed()
 
-    assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
     [decision] = [row for row in stage.decision_rows(run) if row["verdict"] == "accepted"]
     assert (decision["verified"], decision["kid"]) == (True, json.loads(public)["kid"])

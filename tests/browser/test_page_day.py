@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.browser.approver import Approver, Served, ann, arriving, served
 from tests.conftest import missing
-from tests.e2e.runs import Run, decision_on, example_plan
+from tests.e2e.runs import Run, decision_on, refund_plan
 from tests.e2e.stage import Stage
 from tests.ledger.people import key_of, person
 from tests.ledger_databases import PostgresLedgers
@@ -42,7 +41,7 @@ async def arrive(ann: Approver, served: Served) -> AsyncIterator[Arrive]:
 
 def two_of_them(order_id: str, **approval: Any) -> Plan:
     """Return a refund that two people have to approve."""
-    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
+    plan = refund_plan(order_id).model_dump(mode="json")
     plan["steps"][2]["approval"] = {"quorum": 2, **approval}
     return Plan.model_validate(plan)
 
@@ -79,7 +78,7 @@ async def test_two_others_than_who_asked_approve_a_call_and_who_asked_is_told_be
         await bob.approves()
         await bob.says("counts: approved by ann, bob")
         await expect(ann.page.locator("#state")).to_contain_text("Approved by bob")
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
 
     assert stage.shop.counts(order_id)["refunds"] == 1
     yes = ("approve", "accepted")
@@ -88,7 +87,7 @@ async def test_two_others_than_who_asked_approve_a_call_and_who_asked_is_told_be
 
 
 async def test_a_far_expiry_keeps_a_page_open(stage: Stage, ann: Approver, order_id: str) -> None:
-    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
+    plan = refund_plan(order_id).model_dump(mode="json")
     plan["steps"][2]["approval"] = {"expires_in": "60d"}
     async with stage.worker_here(tool_modules="tests.variants.refund_ungated"):
         run = await stage.start(Plan.model_validate(plan))
@@ -130,7 +129,7 @@ async def test_of_two_tabs_one_decides(stage: Stage, ann: Approver, order_id: st
 
         assert stage.shop.counts(order_id)["refunds"] == 0
         await run.decide(decision_on(request, approver="bob"))
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
     assert stage.shop.counts(order_id)["refunds"] == 1
     told = [("ann", "accepted"), ("ann", "already_voted"), ("bob", "accepted")]
     assert [(who, verdict) for who, _, verdict in said(stage, run)] == told
@@ -160,7 +159,7 @@ async def test_a_decision_whose_answer_is_lost_is_told_to_be_unknown_and_sent_ag
 
         assert stage.shop.counts(order_id)["refunds"] == 0
         await run.decide(decision_on(request, approver="bob"))
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
     assert stage.shop.counts(order_id)["refunds"] == 1
     votes = [who for who, _, verdict in said(stage, run) if verdict == "accepted"]
     assert votes == ["ann", "bob"]
@@ -171,9 +170,8 @@ async def test_a_decision_whose_answer_is_lost_is_told_to_be_unknown_and_sent_ag
 async def test_a_verdict_comes_from_the_next_worker_where_one_is_killed_over_it_and_it_is_one_vote(
     stage: Stage, ann: Approver, order_id: str, point: str
 ) -> None:
-    with stage.worker(crash_at=f"verify_decision:{point}") as first:
-        first.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    with stage.ready_worker(crash_at=f"verify_decision:{point}") as first:
+        run = await stage.start(refund_plan(order_id))
         request = await run.asks()
         await ann.signs_in()
         await ann.opens(request.approval_id)
@@ -181,13 +179,12 @@ async def test_a_verdict_comes_from_the_next_worker_where_one_is_killed_over_it_
         first.wait_killed()
     await ann.says("Sending")
     assert len(said(stage, run)) == (point == "before_report")
-    with stage.worker() as second:
-        second.wait_ready()
+    with stage.ready_worker():
         await expect(ann.page.locator("#state")).to_contain_text("Approved by ann")
         # Where the next one takes long to come, the page has said by then that it counts later.
         await expect(ann.page.locator("#said")).to_contain_text("count")
         await expect(ann.approve).to_be_disabled()
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
     assert stage.shop.counts(order_id)["refunds"] == 1
     assert said(stage, run) == [("ann", "approve", "accepted")]
 
@@ -224,7 +221,7 @@ class TestLedgerAway:
         self, stage: Stage, ann: Approver, order_id: str, postgres: PostgresServer | None
     ) -> None:
         async with stage.worker_here():
-            run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+            run = await stage.start(refund_plan(order_id))
             request = await run.asks()
         await ann.signs_in()
         listing = await ann.page.context.new_page()
@@ -245,7 +242,7 @@ class TestLedgerAway:
             await expect(listing.locator("[data-id].gone")).to_have_count(1)
             await listing.get_by_role("link", name="as it is now").click()
             await expect(listing.locator("#nothing")).to_be_visible()
-            assert (await run.result()).state is RunState.COMPLETED
+            await run.completed()
         assert stage.shop.counts(order_id)["refunds"] == 1
         assert said(stage, run) == [("ann", "approve", "accepted")]
 

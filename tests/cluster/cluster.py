@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 
 from sqlalchemy import make_url
 
@@ -92,23 +92,18 @@ class Cluster:
                     self._pool = PgBouncer(self.postgres, POOLED, self._workers_password())
                     self._pool.__enter__()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for service in reversed(list(self._running)):
             for process in self._running[service]:
                 process.signal(signal.SIGTERM)
             for process in self._running[service]:
                 process.stop(within=STOP_TIMEOUT)
         if self._pool is not None:
-            self._pool.__exit__(kind, error, trace)
+            self._pool.__exit__()
         self.postgres.remove()
         self._temporary.cleanup()
 

@@ -22,7 +22,7 @@ from tests.conftest import KEYS
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 #: Runs; how many of them may take steps at a time, and how many may ask people.
-RUNS, OPEN, ASKING = 8, 3, 2
+RUNS, OPEN, ASKING = 5, 3, 2
 #: What each run does to the shop.
 ONCE = {"refunds": 1, "restocks": 1, "mails": 1}
 #: Workers are killed at moments that are the same in each test.

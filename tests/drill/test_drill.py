@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from surehand.drill.report import DrillReport
 from tests.cli.starter import LIMIT_S, REFUND, ROOT, Ended, Starter
@@ -130,22 +131,6 @@ def test_both_numbers_find_a_careless_worker(settings: dict[str, str], tmp_path:
 
 
 @pytest.mark.crash
-def test_a_tool_that_nothing_can_settle_needs_a_human_and_that_is_no_difference(
-    settings: dict[str, str], shop: ShopProcess, tmp_path: Path
-) -> None:
-    shop.fault("refunds", ignore_keys=True, ignore_lookup=True)
-    tools = {"SUREHAND_TOOL_MODULES": "tests.variants.refund_human"}
-    starter = Starter({**settings, **tools}, tmp_path)
-    ended = starter("drill", REFUND, *OWN, "--steps=refund", "--points=after_call", "--json")
-
-    assert ended.code == 0, ended
-    cell = cells(ended)["refund", "after_call"]
-    assert cell["outcome"] == "needs human"
-    assert "Did it happen?" in cell["question"]
-    assert cell["effects"] == 1
-
-
-@pytest.mark.crash
 def test_an_uncalled_step_is_not_reached(starter: Starter, tmp_path: Path) -> None:
     # The order is on its way to the customer: there is nothing to refund.
     (tmp_path / "shipped.py").write_text(
@@ -233,21 +218,19 @@ def test_an_agent_is_drilled_by_its_turns_and_calls_and_no_recorded_turn_is_aske
     assert consistency["as_approved"] == consistency["gated"] == 2 + len(places)
 
 
-PLAN = """\
-name: notes
-input: {file: none}
-steps:
-  - {id: note, tool: cheats.TOOL, params: {file: "${input.file}", text: hello}}
-"""
 OURS = ("--world", "tests.variants.cheats:world", "--fresh", "tests.variants.cheats:fresh")
 
 
-def cheat_drilled(settings: dict[str, str], folder: Path, tool: str, points: str) -> Any:
-    """Drill a plan with one of the tools, which is found out; returns the report."""
+def cheat_drilled(settings: dict[str, str], folder: Path, points: str, *tools: str) -> Any:
+    """Drill a plan with some of the tools, which are found out; returns the report."""
+    steps = [
+        {"id": name, "tool": f"cheats.{name}", "params": {"file": "${input.file}", "text": name}}
+        for name in tools
+    ]
     plan = folder / "notes.yaml"
-    plan.write_text(PLAN.replace("TOOL", tool))
-    tools = {"SUREHAND_TOOL_MODULES": "tests.variants.cheats", "TMPDIR": str(folder)}
-    ended = Starter({**settings, **tools}, folder)(
+    plan.write_text(yaml.safe_dump({"name": "notes", "input": {"file": "none"}, "steps": steps}))
+    own = {"SUREHAND_TOOL_MODULES": "tests.variants.cheats", "TMPDIR": str(folder)}
+    ended = Starter({**settings, **own}, folder)(
         "drill", str(plan), *OURS, "--points", points, "--json"
     )
     assert ended.code == 3
@@ -255,31 +238,27 @@ def cheat_drilled(settings: dict[str, str], folder: Path, tool: str, points: str
 
 
 @pytest.mark.crash
-def test_a_self_settling_tool_may_not_ask_a_human(settings: dict[str, str], tmp_path: Path) -> None:
-    [cell] = cheat_drilled(settings, tmp_path, "helpless", "after_call")["cells"]
+def test_a_human_who_is_not_to_be_asked_and_late_arrivals_are_found_out(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    helpless, late = cheat_drilled(settings, tmp_path, "after_call", "helpless", "late")["cells"]
 
-    assert (cell["outcome"], bool(cell["question"])) == ("differs", True)
-    assert "cheats.helpless says that it settles this by itself" in cell["differences"][0]
-
-
-@pytest.mark.crash
-def test_late_arrivals_are_counted_too(settings: dict[str, str], tmp_path: Path) -> None:
-    [cell] = cheat_drilled(settings, tmp_path, "late", "after_call")["cells"]
-
-    assert cell["effects"] == 2
-    assert "world.effects.notes: 2, expected 1" in cell["differences"]
+    assert (helpless["outcome"], bool(helpless["question"])) == ("differs", True)
+    assert "cheats.helpless says that it settles this by itself" in helpless["differences"][0]
+    assert late["effects"] == 3
+    assert "world.effects.notes: 3, expected 2" in late["differences"]
 
 
 @pytest.mark.crash
 def test_a_call_after_thawing_is_found_out(settings: dict[str, str], tmp_path: Path) -> None:
-    [cell] = cheat_drilled(settings, tmp_path, "threaded", "freeze")["cells"]
+    [cell] = cheat_drilled(settings, tmp_path, "freeze", "threaded")["cells"]
 
     assert "world.effects.notes: 2, expected 1" in cell["differences"]
 
 
 @pytest.mark.crash
 def test_doubles_without_faults_are_found(settings: dict[str, str], tmp_path: Path) -> None:
-    report = cheat_drilled(settings, tmp_path, "twice", "terminate")
+    report = cheat_drilled(settings, tmp_path, "terminate", "twice")
 
     assert report["fault_free"]["violations"] == [
         "the world counts 2 effects, the ledger 1",

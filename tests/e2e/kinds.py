@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.workflows.contracts.base import RunState
 from tests.e2e.plans import NEITHER
 from tests.e2e.runs import Run
 from tests.e2e.stage import SHOP_TOOLS, Stage
@@ -27,8 +26,7 @@ CERTAIN: Final = (CrashPoint.BEFORE_CLAIM, CrashPoint.AFTER_OUTCOME, CrashPoint.
 
 async def human_settles_refund(stage: Stage, run: Run, order_id: str) -> str:
     """Wait until a human is asked, answer as the shop's books say, and return the answer."""
-    view = await run.in_state(RunState.NEEDS_INTERVENTION)
-    [question] = view.result.waiting_for
+    question = await run.asks_a_human()
     assert (question.kind, question.step_id) == ("intervention", "refund")
     # What is on its way arrives before a human looks.
     stage.shop.wait_finished("refunds", stage.shop.requests("refunds")["received"])
@@ -52,8 +50,7 @@ async def one_approval_was_enough(stage: Stage, run: Run) -> None:
 
 async def one_of_each(stage: Stage, run: Run, order_id: str) -> None:
     """Assert that the run has left one effect of each kind, and an entry that says so."""
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
+    assert stage.made(order_id) == (1, 1, 1)
     assert await stage.effect_states(run) == {
         "payments.refund": "committed",
         "inventory.restock": "committed",

@@ -12,6 +12,8 @@ UNGATED = "tests.variants.refund_ungated"
 
 
 NEITHER = "tests.variants.refund_human"
+#: The same, and a human need not wait for long until nothing is on its way any more.
+HUMAN = "tests.variants.refund_human_soon"
 
 
 def plan(*steps: dict[str, Any], **more: Any) -> Plan:

@@ -18,7 +18,7 @@ from temporalio.service import RPCError
 
 from surehand.client.connection import every_event
 from surehand.workflows.contracts.approvals import ApprovalRequest, Decision, Verdict
-from surehand.workflows.contracts.base import Acknowledged, ChainHead, RunState
+from surehand.workflows.contracts.base import Acknowledged, ChainHead, RunState, Waiting
 from surehand.workflows.contracts.effects import Resolution
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
 from surehand.workflows.contracts.steering import CancelRun
@@ -41,6 +41,16 @@ def example_plan(name: str, **changed_input: Any) -> Plan:
     plan = yaml.safe_load((EXAMPLES / name).read_text())
     plan["input"].update(changed_input)
     return Plan.model_validate(plan)
+
+
+def refund_plan(order_id: str) -> Plan:
+    """Return the example: an order is read, paid back, restocked, and a mail tells of it."""
+    return example_plan("refund.yaml", order_id=order_id)
+
+
+def failing_plan(order_id: str) -> Plan:
+    """Return the example whose last step fails for good, behind a refund and a restock."""
+    return example_plan("refund_fails.yaml", order_id=order_id)
 
 
 async def until(
@@ -93,11 +103,23 @@ class Run:
     async def in_state(self, state: RunState) -> RunView:
         return await self.until(lambda view: view.result.state is state)
 
-    async def asks(self, step_id: str | None = None) -> ApprovalRequest:
-        """Wait until the run asks for an approval (of that step) and return the request."""
+    async def asks_a_human(self) -> Waiting:
+        """Wait until only a human can settle an effect of the run, and return the question."""
+        [question] = (await self.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        return question
+
+    async def asks(
+        self, step_id: str | None = None, *, but: ApprovalRequest | None = None
+    ) -> ApprovalRequest:
+        """Wait until the run asks for an approval (of that step) and return the request.
+
+        With ``but``: for another approval than that one.
+        """
+        before = but.approval_id if but else None
 
         def asked(view: RunView) -> list[ApprovalRequest]:
-            return [one for one in view.pending if step_id in (None, one.step_id)]
+            its = [one for one in view.pending if step_id in (None, one.step_id)]
+            return [one for one in its if one.approval_id != before]
 
         return asked(await self.until(lambda view: bool(asked(view))))[0]
 
@@ -163,6 +185,12 @@ class Run:
                 raise
             result = cause.details[0]
         return RunResult.model_validate(result)
+
+    async def completed(self, timeout_s: float = PATIENCE_S) -> RunResult:
+        """Wait for the end, which is that the run has completed, and return it."""
+        result = await self.result(timeout_s)
+        assert result.state is RunState.COMPLETED, (result.state, result.error)
+        return result
 
 
 def decision_on(request: ApprovalRequest, **changes: Any) -> Decision:

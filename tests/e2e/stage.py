@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,7 +57,7 @@ from surehand.workflows.names import WORKFLOW
 from surehand.workflows.payload_codec import data_converter
 from surehand.workflows.plan.plan import Durability, Plan
 from surehand.workflows.ports import move_timeout
-from tests.e2e.runs import Run, until
+from tests.e2e.runs import Run, refund_plan, until
 from tests.shop_process import ShopProcess
 from tests.worker_process import ROOT, WorkerProcess
 
@@ -108,6 +109,11 @@ class Stage:
 
     def worker(self, **settings: str) -> WorkerProcess:
         return WorkerProcess(self.environment(**settings), self.folder)
+
+    @contextmanager
+    def ready_worker(self, **settings: str) -> Iterator[WorkerProcess]:
+        with self.worker(**settings) as worker:
+            yield worker.wait_ready()
 
     def freezing_worker(self, **settings: str) -> WorkerProcess:
         """Start a worker that freezes at its crash point (``tests/freezing_worker.py``)."""
@@ -176,6 +182,66 @@ class Stage:
         run = Run(run_id, handle)
         self.started.append(run)
         return run
+
+    async def play(
+        self,
+        plan: Plan,
+        *,
+        approve: bool = False,
+        durability: str | None = None,
+        continue_after: int | None = None,
+        **worker: Any,
+    ) -> tuple[Run, RunResult]:
+        """Start a run, approve what it asks for if it asks, and return it with its result."""
+        async with self.worker_here(**worker):
+            run = await self.start(plan, durability=durability, continue_after=continue_after)
+            if approve:
+                await run.approve()
+            return run, await run.result()
+
+    async def die_at(
+        self,
+        point: str,
+        plan: Plan,
+        *,
+        approve: bool = False,
+        durability: str | None = None,
+        continue_after: int | None = None,
+        **settings: str,
+    ) -> Run:
+        """Start a run whose worker is killed at a crash point, and return it without any worker."""
+        with self.ready_worker(crash_at=point, **settings) as doomed:
+            run = await self.start(plan, durability=durability, continue_after=continue_after)
+            if approve:
+                await run.approve()
+            await asyncio.to_thread(doomed.wait_killed)
+        return run
+
+    async def at_the_shop(self, order_id: str) -> tuple[Run, int]:
+        """Return a run of the example's plan whose refund has arrived at the shop.
+
+        And how many refunds the shop had been asked for before.
+        """
+        before = self.shop.requests("refunds")["received"]
+        run = await self.start(refund_plan(order_id))
+        await run.approve()
+        await asyncio.to_thread(self.shop.wait_requests, "refunds", before + 1)
+        return run, before
+
+    async def finish(self, run: Run, **worker: Any) -> RunResult:
+        """Have a worker end a run that was begun, and return its result."""
+        async with self.worker_here(**worker):
+            return await run.result()
+
+    def paid(self, order_id: str) -> tuple[int, int]:
+        """Return how often an order was paid back, and how often that was taken back."""
+        counts = self.shop.counts(order_id)
+        return counts["refunds"], counts["refund_cancellations"]
+
+    def made(self, order_id: str) -> tuple[int, int, int]:
+        """Return how often an order was paid back, restocked and written a mail about."""
+        counts = self.shop.counts(order_id)
+        return counts["refunds"], counts["restocks"], counts["mails"]
 
     async def audit(self) -> None:
         """Prove of all runs that their events are whole, and tell of nothing that must not be."""

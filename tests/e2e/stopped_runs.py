@@ -9,13 +9,13 @@ from surehand.workflows.contracts.effects import Reconciled, ReconcileLedger, Un
 from surehand.workflows.identity import unwind_id
 from surehand.workflows.maintenance import Reconcile, Unwind
 from surehand.workflows.plan.plan import Plan
-from tests.e2e.runs import Run, decision_on, example_plan
+from tests.e2e.runs import Run, decision_on, failing_plan
 from tests.e2e.stage import Stage
 
 
 async def terminated(stage: Stage, order_id: str) -> Run:
     """Return a run that was terminated after its refund and restock, before a last approval."""
-    steps = example_plan("refund_fails.yaml", order_id=order_id).model_dump(mode="json")
+    steps = failing_plan(order_id).model_dump(mode="json")
     steps["steps"][-1]["approval"] = "required"
     run = await stage.start(Plan.model_validate(steps))
     await run.decide(decision_on(await run.asks("refund")))

@@ -2,86 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 
 from surehand.workflows.contracts.base import RunState
-from tests.e2e.plans import mail_step, plan
+from tests.e2e.plans import mail_step, plan, refund_step
 from tests.e2e.runs import states, step
 from tests.e2e.stage import Stage
-
-
-def refund_step(order_id: str, **rest: Any) -> dict[str, Any]:
-    params = {"order_id": order_id, "amount": "120.00", "currency": "EUR"}
-    return {"id": "refund", "tool": "payments.refund", "params": params, **rest}
-
-
-async def test_a_writes_no_is_recorded_and_not_retried(stage: Stage, order_id: str) -> None:
-    before = stage.shop.requests("refunds")["received"]
-    async with stage.worker_here():
-        run = await stage.start(plan(mail_step(order_id, "hello"), refund_step("no-such-order")))
-        await run.approve()
-        result = await run.result()
-    assert result.state is RunState.FAILED
-    assert stage.shop.requests("refunds")["received"] == before + 1
-    assert {row["tool"]: row["state"] for row in await stage.effects(run)} == {
-        "mail.send": "committed",
-        "payments.refund": "failed",
-    }
-    assert [event["step_id"] for event in await stage.events(run, "effect.answered_no")] == [
-        "refund"
-    ]
-    # The mail cannot be taken back: it is listed, not forgotten.
-    assert [(view.tool, view.reason) for view in result.uncompensated] == [
-        ("mail.send", "irreversible")
-    ]
 
 
 async def test_a_no_may_be_gone_on_from_and_later_steps_see_it(stage: Stage, order_id: str) -> None:
     note = mail_step(order_id, "note")
     note["params"]["body"] = "It says: ${refund.no.code}"
-    async with stage.worker_here():
-        run = await stage.start(plan(refund_step("no-such-order", on_no="continue"), note))
-        await run.approve()
-        result = await run.result()
+    _, result = await stage.play(
+        plan(refund_step("no-such-order", on_no="continue"), note), approve=True
+    )
     assert result.state is RunState.COMPLETED
     assert states(result) == {"refund": "succeeded", "note": "succeeded"}
     [mail] = stage.shop.world(order_id)["mails"]
     assert mail["body"] == "It says: order_not_found"
-
-
-async def test_a_no_may_go_to_another_step(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here():
-        run = await stage.start(
-            plan(
-                refund_step("no-such-order", on_no={"goto": "sorry"}),
-                mail_step(order_id, "refunded"),
-                mail_step(order_id, "sorry"),
-            )
-        )
-        await run.approve()
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
-    assert states(result) == {"refund": "succeeded", "refunded": "skipped", "sorry": "succeeded"}
-    assert [mail["kind"] for mail in stage.shop.world(order_id)["mails"]] == ["sorry"]
-
-
-async def test_steps_that_wait_for_nothing_run_at_the_same_time(stage: Stage) -> None:
-    orders = [stage.shop.new_order() for _ in range(3)]
-    stage.shop.fault("mails", hold="before")
-    before = stage.shop.requests("mails")["received"]
-    async with stage.worker_here():
-        run = await stage.start(
-            plan(*(mail_step(one, f"mail{n}", after=[]) for n, one in enumerate(orders)))
-        )
-        await asyncio.to_thread(stage.shop.wait_requests, "mails", before + 3)
-        assert stage.shop.requests("mails")["in_flight"] == 3
-        stage.shop.clear_faults()
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
-    assert [stage.shop.counts(one)["mails"] for one in orders] == [1, 1, 1]
 
 
 async def test_a_run_with_a_running_step_is_not_parked(stage: Stage, order_id: str) -> None:
@@ -93,7 +31,7 @@ async def test_a_run_with_a_running_step_is_not_parked(stage: Stage, order_id: s
         stage.shop.clear_faults()
         await run.in_state(RunState.WAITING_APPROVAL)
         await run.approve()
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
 
 
 # In `async` the run fails while the ledger is being asked for the approval.
@@ -153,27 +91,3 @@ async def test_a_rate_limited_run_can_be_cancelled(stage: Stage, order_id: str) 
         result = await run.result()
     assert result.state is RunState.CANCELLED
     assert stage.shop.counts(order_id)["refunds"] == 0
-
-
-async def test_a_partial_refund_is_undone_on_request(stage: Stage, order_id: str) -> None:
-    stage.shop.fault("refunds", half=True, times=1)
-    async with stage.worker_here():
-        run = await stage.start(
-            plan(
-                mail_step(order_id, "before"),
-                refund_step(order_id, on_failure="continue"),
-                mail_step(order_id, "after"),
-            )
-        )
-        await run.approve()
-        view = await run.in_state(RunState.NEEDS_INTERVENTION)
-        [question] = view.result.waiting_for
-        assert "Settled as undo, payments.cancel_refund takes it back" in question.question
-        assert question.can_undo
-        await run.resolve(intervention_id=question.id, outcome="undo")
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
-    assert step(result, "refund").error == "oscar had it undone"
-    assert (await stage.effect_states(run))["payments.refund"] == "compensated"
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["refund_cancellations"], counts["mails"]) == (1, 1, 2)

@@ -13,9 +13,8 @@ from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.tables import notifications
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
 from surehand.workflows.contracts.base import RunState
-from surehand.workflows.identity import run_id_for
 from surehand.workflows.plan.plan import Plan
-from tests.e2e.runs import example_plan
+from tests.e2e.runs import failing_plan, refund_plan
 from tests.e2e.stage import SHOP_TOOLS, Stage
 from tests.e2e.stopped_runs import reconciled, terminated
 from tests.notifiers.receiver import Receiver, documents, receiving
@@ -48,7 +47,7 @@ def rows(stage: Stage) -> dict[str, dict[str, Any]]:
 async def test_hung_notifiers_delay_nobody(stage: Stage, order_id: str, receiver: Receiver) -> None:
     names = f"webhook,{HANGS}"
     with stage.worker(notify=names, log_level="debug", **receiver.settings()) as worker:
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         [asked] = await told(receiver, "approval.requested")
         await asyncio.to_thread(worker.wait_said, "hangs from here on")
         await run.send(
@@ -59,7 +58,7 @@ async def test_hung_notifiers_delay_nobody(stage: Stage, order_id: str, receiver
                 approver="ann",
             )
         )
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
         log = worker.output()
 
     found = rows(stage)
@@ -74,29 +73,9 @@ async def test_hung_notifiers_delay_nobody(stage: Stage, order_id: str, receiver
     assert receiver.secret not in log
 
 
-async def test_reminders_survive_a_restart(stage: Stage, order_id: str, receiver: Receiver) -> None:
-    policy = {"remind_every": "1s"}
-    steps = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
-    steps["steps"][2]["approval"] = policy
-    with stage.worker(notify="") as first:
-        run = await stage.start(Plan.model_validate(steps), tenant="acme")
-        request = await run.asks()
-        first.kill()
-
-    with stage.worker(notify="webhook", **receiver.settings()):
-        one, two = (await told(receiver, "approval.reminder", 2))[:2]
-
-    assert run.run_id.startswith(run_id_for("acme", ""))
-    assert one["subject"] == two["subject"] == request.approval_id
-    assert 1 <= one["number"] < two["number"]
-    assert one["commands"][0] == f"python starter.py show {run.run_id} --tenant acme"
-
-
 async def test_people_are_told_of_stops(stage: Stage, order_id: str, receiver: Receiver) -> None:
-    mail = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")["steps"][-1]
-    fails: dict[str, Any] = example_plan("refund_fails.yaml", order_id=order_id).model_dump(
-        mode="json"
-    )
+    mail = refund_plan(order_id).model_dump(mode="json")["steps"][-1]
+    fails: dict[str, Any] = failing_plan(order_id).model_dump(mode="json")
     fails["steps"].insert(4, mail | {"id": "told"})
     strict = {"id": "it", "tool": "orders.read_strict", "params": {"order_id": order_id}}
     tools = f"{SHOP_TOOLS},tests.variants.hangs"

@@ -19,10 +19,17 @@ from surehand.workflows.contracts.runs import RunResult, RunView
 from surehand.workflows.identity import unwind_id
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.executions import executions, reset_before
-from tests.e2e.interceptors import Pause
 from tests.e2e.papers import TOOLS, WAITS, files, paper, told
-from tests.e2e.plans import NEITHER, plan
-from tests.e2e.runs import Run, decision_on, example_plan, states, step, timeline
+from tests.e2e.plans import HUMAN, plan
+from tests.e2e.runs import (
+    Run,
+    decision_on,
+    failing_plan,
+    refund_plan,
+    states,
+    step,
+    timeline,
+)
 from tests.e2e.stage import Stage
 from tests.e2e.stopped_runs import reconciled, terminated, until_found, unwind
 from tests.ledger_databases import DATABASES
@@ -47,19 +54,9 @@ async def cancel(run: Run, by: str) -> None:
         await run.history_has("workflow_execution_cancel_requested")
 
 
-async def refunded_and_restocking(stage: Stage, order_id: str) -> Run:
-    """Return a run whose refund is committed and whose restock the shop holds."""
-    stage.shop.fault("restocks", hold="after")
-    run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-    await run.approve()
-    await run.until(lambda view: states(view.result)["restock"] == "running")
-    await asyncio.to_thread(stage.shop.wait_effects, "restocks", stage.shop.counts()["restocks"])
-    return run
-
-
 async def test_cancelling_a_waiting_run_calls_nothing(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         request = await run.asks()
         assert "keep" in await run.cancel(mode="keep", reason="changed my mind")
         result = await run.result()
@@ -78,33 +75,11 @@ async def test_cancelling_a_waiting_run_calls_nothing(stage: Stage, order_id: st
     assert (approval["approval_id"], approval["state"]) == (request.approval_id, "void")
 
 
-@pytest.mark.parametrize("database", DATABASES)
-async def test_cancelling_undoes_what_was_done_last_first(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here():
-        run = await refunded_and_restocking(stage, order_id)
-        await run.cancel(mode="compensate")
-        stage.shop.clear_faults()
-        result = await run.result()
-
-    assert result.state is RunState.CANCELLED
-    assert result.uncompensated == []
-    assert stage.shop.counts(order_id) == {
-        "refunds": 1,
-        "refund_cancellations": 1,
-        "restocks": 1,
-        "restock_undos": 1,
-        "mails": 0,
-        "ticket_closures": 0,
-    }
-    undone = await stage.events(run, "effect.compensated")
-    assert [event["step_id"] for event in undone] == ["restock", "refund"]
-
-
 @pytest.mark.parametrize("by", ["update", "temporal"])
 async def test_cancelling_does_not_stop_unwinding(stage: Stage, order_id: str, by: str) -> None:
     stage.shop.fault("restock_undos", hold="after")
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
+        run = await stage.start(failing_plan(order_id))
         await run.approve()
         await run.in_state(RunState.COMPENSATING)
         if by == "update":
@@ -123,40 +98,16 @@ async def test_cancelling_does_not_stop_unwinding(stage: Stage, order_id: str, b
     assert [event["type"] for event in await stage.events(run)][-1] == "run.failed"
 
 
-@pytest.mark.parametrize("by", ["update", "temporal"])
-async def test_cancelling_while_opening_calls_nothing(stage: Stage, order_id: str, by: str) -> None:
-    opening = Pause("open_run")
-    async with stage.worker_here(client=opening.client(stage.client)):
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await opening.reached()
-        # By update it is answered once the run is open: only then can the ledger judge it.
-        cancelling = asyncio.create_task(cancel(run, by))
-        await run.history_has(
-            "workflow_execution_update_accepted"
-            if by == "update"
-            else "workflow_execution_cancel_requested"
-        )
-        opening.go_on()
-        await cancelling
-        if by == "update":
-            assert (await run.result()).state is RunState.CANCELLED
-        else:
-            await cancelled_by_temporal(run)
-    assert {row["state"] for row in stage.step_rows(run)} == {"skipped"}
-    assert stage.approval_rows(run) == []
-
-
 async def test_a_doubtful_call_is_not_repeated_after_a_cancel(stage: Stage, order_id: str) -> None:
     # The call's answer is lost, and only a human can tell what became of it.
     stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, fail="drop_after", times=1)
-    async with stage.worker_here(tool_modules=NEITHER):
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    async with stage.worker_here(tool_modules=HUMAN):
+        run = await stage.start(refund_plan(order_id))
         await run.approve()
         await run.in_state(RunState.NEEDS_INTERVENTION)
         await run.cancel(mode="compensate")
-        view = await run.until(lambda view: view.result.error is not None)
-        view = await run.in_state(RunState.NEEDS_INTERVENTION)
-        [question] = view.result.waiting_for
+        await run.until(lambda view: view.result.error is not None)
+        question = await run.asks_a_human()
         await stage.no_call_may_arrive(run)
         [refund] = stage.shop.world(order_id)["refunds"]
         assert refund["cancellations"] == 0
@@ -168,37 +119,7 @@ async def test_a_doubtful_call_is_not_repeated_after_a_cancel(stage: Stage, orde
     assert result.uncompensated == []
 
 
-async def test_a_lost_call_is_not_repeated_after_a_cancel(stage: Stage, order_id: str) -> None:
-    # Cancelled while the call is under way; then its answer is lost.
-    stage.shop.fault(
-        "refunds", ignore_keys=True, ignore_lookup=True, hold="before", fail="drop_before"
-    )
-    before = stage.shop.requests("refunds")["received"]
-    async with stage.worker_here(tool_modules=NEITHER):
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.approve()
-        await asyncio.to_thread(stage.shop.wait_requests, "refunds", before + 1)
-        await run.cancel(mode="compensate")
-        stage.shop.clear_faults()
-        view = await run.in_state(RunState.NEEDS_INTERVENTION)
-        [question] = view.result.waiting_for
-        await stage.no_call_may_arrive(run)
-        await run.resolve(intervention_id=question.id, outcome="not_happened")
-        result = await run.result()
-    assert result.state is RunState.CANCELLED
-    assert stage.shop.requests("refunds")["received"] == before + 1
-    assert stage.shop.counts(order_id)["refunds"] == 0
-
-
 CANCEL, UNDO = "payments.cancel_refund", "inventory.undo_restock"
-UNDONE_ONCE = {
-    "refunds": 1,
-    "refund_cancellations": 1,
-    "restocks": 1,
-    "restock_undos": 1,
-    "mails": 0,
-    "ticket_closures": 0,
-}
 
 
 async def undone_last_first(stage: Stage, run: Run, result: RunResult, order_id: str) -> None:
@@ -210,7 +131,9 @@ async def undone_last_first(stage: Stage, run: Run, result: RunResult, order_id:
         "refund": f"by {CANCEL}",
         "restock": f"by {UNDO}",
     }
-    assert stage.shop.counts(order_id) == UNDONE_ONCE
+    assert stage.paid(order_id) == (1, 1)
+    counts = stage.shop.counts(order_id)
+    assert (counts["restocks"], counts["restock_undos"]) == (1, 1)
     undone = await stage.events(run, "effect.compensated")
     assert [event["step_id"] for event in undone] == ["restock", "refund"]
     entries = await stage.effects(run)
@@ -229,10 +152,7 @@ async def undone_last_first(stage: Stage, run: Run, result: RunResult, order_id:
 @pytest.mark.guarantee("G4")
 @pytest.mark.parametrize("database", DATABASES)
 async def test_a_run_that_fails_for_good_is_undone_last_first(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here():
-        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
-        await run.approve()
-        result = await run.result()
+    run, result = await stage.play(failing_plan(order_id), approve=True)
     await undone_last_first(stage, run, result, order_id)
 
 
@@ -254,11 +174,7 @@ async def test_a_worker_killed_while_it_undoes_leaves_everything_undone_once(
 ) -> None:
     # The undo of a restock can only be looked up: a second one would be applied, and counted.
     stage.shop.fault("restock_undos", ignore_keys=True)
-    with stage.worker(crash_at=f"{tool}:{point}") as doomed:
-        doomed.wait_ready()
-        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
-        await run.approve()
-        doomed.wait_killed()
+    run = await stage.die_at(f"{tool}:{point}", failing_plan(order_id), approve=True)
     with stage.worker():
         result = await run.result()
     await undone_last_first(stage, run, result, order_id)
@@ -267,7 +183,7 @@ async def test_a_worker_killed_while_it_undoes_leaves_everything_undone_once(
 async def test_a_failed_undo_is_put_in_front_of_a_human(stage: Stage, order_id: str) -> None:
     stage.shop.fault("restock_undos", fail="before", status=422)
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
+        run = await stage.start(failing_plan(order_id))
         await run.approve()
         view = await run.in_state(RunState.NEEDS_INTERVENTION)
         [question] = view.result.waiting_for
@@ -322,23 +238,6 @@ async def test_a_round_finds_every_run(stage: Stage, monkeypatch: pytest.MonkeyP
             assert errors == ["stopped from outside"] * 3
 
 
-async def test_unwinding_undoes_once_and_last_first(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here():
-        run = await terminated(stage, order_id)
-        done = await unwind(stage, run)
-        again = await unwind(stage, run)
-
-    assert (done.undone, done.left) == (["restock", "refund"], [])
-    assert (again.undone, again.left) == ([], [])
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
-    assert (counts["restocks"], counts["restock_undos"]) == (1, 1)
-    undone = await stage.events(run, "effect.compensated")
-    assert [event["step_id"] for event in undone] == ["restock", "refund"]
-    [unwinding, _] = await stage.events(run, "run.unwinding")
-    assert unwinding["body"]["actor"] == "oscar"
-
-
 async def test_unwinding_takes_executions(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_tree, "list_remaining", partial(run_tree.list_remaining, limit=4))
     stays = {"name": paper(stage, "stays")}
@@ -358,7 +257,8 @@ async def test_unwinding_takes_executions(stage: Stage, monkeypatch: pytest.Monk
     assert told(stage, "take out") == ["stays", *reversed(names)]
     assert done.undone == [f"file-{name}" for name in reversed(names)]
     assert [(one.step_id, one.reason) for one in done.left] == [("stays", "irreversible")]
-    assert len(await stage.events(run, "run.unwinding")) == 1
+    [unwinding] = await stage.events(run, "run.unwinding")
+    assert unwinding["body"]["actor"] == "oscar"
 
 
 async def test_unlisted_undos_are_counted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,15 +290,14 @@ async def test_nobody_begins_in_the_middle_of_an_unwinding(stage: Stage) -> None
 async def test_a_reset_run_is_not_taken_for_a_stopped_one(stage: Stage, order_id: str) -> None:
     """A reset terminates the execution before; the run itself goes on under the same id."""
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         await run.asks("refund")
         again = await reset_before(stage, run, "request_approval", 1)
         request = await again.asks("refund")
         # What the server's list shows of a later one, it shows of this one, too.
         await until_found(stage, await terminated(stage, stage.shop.new_order()))
         await again.decide(decision_on(request))
-        result = await again.result()
+        await again.completed()
 
-    assert result.state is RunState.COMPLETED
     [row] = stage.run_rows(run)
     assert row["state"] == "completed"

@@ -14,7 +14,7 @@ import pytest
 import temporalio.client
 
 from surehand import Client, Run
-from surehand.process.exits import CutOff, DecisionRefused, NotFound, PlanRefused, WrongUse
+from surehand.process.exits import DecisionRefused, NotFound, WrongUse
 from surehand.workflows.contracts.approvals import (
     ApprovalRequest,
     ApprovalState,
@@ -24,7 +24,8 @@ from surehand.workflows.contracts.approvals import (
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e import plugins, runs
-from tests.e2e.runs import EXAMPLES, example_plan, until
+from tests.e2e.plans import UNGATED, plan, refund_step
+from tests.e2e.runs import EXAMPLES, refund_plan, until
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
 
@@ -69,25 +70,6 @@ async def asked(client: Client, run: Run) -> ApprovalRequest:
     return (await until(look, bool))[0]
 
 
-@pytest.mark.parametrize("database", DATABASES)
-async def test_a_run_is_started_and_approved(stage: Stage, connect: Connect, order_id: str) -> None:
-    uma, ann = await connect("uma"), await connect("ann")
-
-    async def approve(run: Run) -> Verdict:
-        return await ann.approve(await asked(ann, run), reason="order was returned")
-
-    async with stage.worker_here():
-        run = await uma.start(REFUND, input={"order_id": order_id})
-        result, verdict = await asyncio.gather(run.wait(), approve(run))
-
-    assert run.is_new
-    assert (verdict.code, verdict.state) == (VerdictCode.ACCEPTED, ApprovalState.APPROVED)
-    assert result.state is RunState.COMPLETED
-    assert stage.shop.counts(order_id)["refunds"] == 1
-    [decision] = stage.decision_rows(audited(stage, run))
-    assert (decision["approver"], decision["reason"]) == ("ann", "order was returned")
-
-
 async def test_a_plan_has_three_forms(stage: Stage, connect: Connect, order_id: str) -> None:
     uma = await connect("uma")
     steps = [{"id": "order", "tool": "orders.read", "params": {"order_id": "${input.order_id}"}}]
@@ -111,7 +93,8 @@ async def test_approving_twice_is_one_effect(stage: Stage, connect: Connect, ord
         run = await ann.start(REFUND, input={"order_id": order_id}, for_user="uma")
         request = await asked(ann, run)
         said = await asyncio.gather(
-            ann.approve(request), olga.approve(request), return_exceptions=True
+            *(one.approve(request, reason="it was returned") for one in (ann, olga)),
+            return_exceptions=True,
         )
         result = await run.wait()
 
@@ -121,49 +104,9 @@ async def test_approving_twice_is_one_effect(stage: Stage, connect: Connect, ord
     assert [one.verdict.code for one in refused] == [VerdictCode.ALREADY_DECIDED]
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
-    assert len(await stage.events(audited(stage, run), "approval.consumed")) == 1
-
-
-async def test_a_run_that_was_terminated_has_no_result_and_waiting_for_it_says_so(
-    stage: Stage, connect: Connect, order_id: str
-) -> None:
-    ann = await connect("ann")
-    async with stage.worker_here():
-        run = await ann.start(REFUND, input={"order_id": order_id})
-        await asked(ann, run)
-        await stage.client.get_workflow_handle(run.run_id).terminate("by hand")
-        with pytest.raises(CutOff, match="terminated from outside"):
-            await run.wait()
-        assert await run.state() == "terminated"
-        with pytest.raises(WrongUse, match="has ended"):
-            await run.cancel()
-
-
-async def test_a_wrong_plan_is_refused_by_client_or_run(stage: Stage, connect: Connect) -> None:
-    ann = await connect("ann")
-    with pytest.raises(PlanRefused) as refused:
-        await ann.start({"steps": [{"id": "a", "tol": "orders.read"}]})
-    assert any("did you mean 'tool'" in line for line in refused.value.lines)
-
-    async with stage.worker_here():
-        run = await ann.start({"steps": [{"id": "a", "tool": "orders.raed"}]})
-        with pytest.raises(PlanRefused, match="not valid"):
-            await run.wait()
-
-
-async def test_repeating_a_start_is_safe(stage: Stage, connect: Connect, order_id: str) -> None:
-    ann = await connect("ann")
-    name = f"client-{order_id}"
-    async with stage.worker_here():
-        first, again = await asyncio.gather(
-            *(ann.start(REFUND, run_id=name, input={"order_id": order_id}) for _ in range(2))
-        )
-        assert first.run_id == again.run_id
-        assert sorted((first.is_new, again.is_new)) == [False, True]
-        with pytest.raises(WrongUse, match="with another plan or input"):
-            await ann.start(REFUND, run_id=name, input={"order_id": "another"})
-        await asked(ann, first)
-    assert len(stage.run_rows(audited(stage, first))) == 1
+    known = audited(stage, run)
+    assert len(await stage.events(known, "approval.consumed")) == 1
+    assert {row["reason"] for row in stage.decision_rows(known)} == {"it was returned"}
 
 
 async def test_a_wait_may_time_out(stage: Stage, connect: Connect, order_id: str) -> None:
@@ -183,7 +126,7 @@ async def test_other_tenants_are_hidden(stage: Stage, connect: Connect, order_id
     tenant = f"acme-{uuid.uuid4().hex[:8]}"  # Other tests leave runs of theirs that wait.
     ann, stranger = await connect("ann"), await connect("ann", tenant=tenant)
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         request = await run.asks()
         other = stranger.run(run.run_id)
         assert other.run_id == f"{tenant}/{run.run_id}"
@@ -215,10 +158,8 @@ async def test_a_client_with_plugins_speaks_as_workers_do(stage: Stage, order_id
         task_queue=stage.task_queue,
         artifacts=str(stage.folder / "artifacts"),
     )
-    given = {"order_id": order_id, "amount": "59.90", "currency": "EUR"}
-    steps = {"steps": [{"id": "refund", "tool": "payments.refund", "params": given}]}
-    async with stage.worker_here(tool_modules="tests.variants.refund_ungated"):
-        run = await client.start(steps)
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await client.start(plan(refund_step(order_id)))
         audited(stage, run)
         result = await run.wait()
         view = await run.view()

@@ -17,7 +17,7 @@ import surehand
 from surehand import Client, Pending, Run, SeenRequest
 from surehand.workflows.contracts.base import RunState
 from tests.docstrings import OF_A_RUN, play, public_names
-from tests.e2e.plans import NEITHER
+from tests.e2e.plans import HUMAN
 from tests.e2e.runs import EXAMPLES, until
 from tests.e2e.stage import Stage
 
@@ -117,7 +117,7 @@ async def test_an_example_of_the_client_does_what_it_says(
         monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
     async with contextlib.AsyncExitStack() as stack:
         signed = {"decisions": "signed"} if name == "StartNotTaken" else {}
-        await stack.enter_async_context(stage.worker_here(tool_modules=NEITHER, **signed))
+        await stack.enter_async_context(stage.worker_here(tool_modules=HUMAN, **signed))
         run = await run_for(name, connected, stage)
         if run is not None:
             names["run"] = run

@@ -18,7 +18,7 @@ from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.executions import inside as child_of
 from tests.e2e.interceptors import Between, Execute
-from tests.e2e.plans import plan
+from tests.e2e.plans import mail_step, plan, read, refund_step
 from tests.e2e.runs import decision_on, step, until
 from tests.e2e.stage import Stage
 
@@ -28,20 +28,15 @@ IMPATIENT = "tests.variants.refund_impatient"
 
 async def test_a_shorter_timeout_repeats_no_call(stage: Stage, order_id: str) -> None:
     """The shop has taken the request, and pays long after the new worker has looked."""
-    stage.shop.fault("refunds", ignore_keys=True, delay_before_s=25)
+    stage.shop.fault("refunds", ignore_keys=True, delay_before_s=12)
     before = stage.shop.requests("refunds")["received"]
-    params = {"order_id": order_id, "amount": "120.00", "currency": "EUR"}
-    plan = Plan.model_validate([{"id": "refund", "tool": "payments.refund", "params": params}])
-    with stage.worker(tool_modules=PATIENT) as old:
-        old.wait_ready()
-        run = await stage.start(plan)
+    with stage.ready_worker(tool_modules=PATIENT) as old:
+        run = await stage.start(plan(refund_step(order_id)))
         stage.shop.wait_requests("refunds", before + 1)
-        with stage.worker(tool_modules=IMPATIENT) as new:
-            new.wait_ready()
+        with stage.ready_worker(tool_modules=IMPATIENT):
             old.kill()
-            result = await run.result(timeout_s=120)
+            result = await run.completed(timeout_s=120)
 
-    assert result.state is RunState.COMPLETED
     assert stage.shop.requests("refunds")["received"] == before + 1
     assert stage.shop.counts(order_id)["refunds"] == 1
     [row] = await stage.effects(run)
@@ -74,7 +69,7 @@ async def test_a_deploy_that_replaces_an_approved_undo_has_a_human_asked_before_
 
     with stage.worker(tool_modules="tests.variants.accounts_seized"):
         await run.cancel()
-        [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        question = await run.asks_a_human()
         assert "accounts.close (version 1)" in question.question
         assert "accounts.seize (version 1)" in question.question
         assert file.read_text().splitlines() == ["open ada"]
@@ -126,18 +121,13 @@ async def make_current(client: Client, stage: Stage, build_id: str) -> None:
 def plan_for(order_id: str) -> Plan:
     """Return a plan that restocks an order once that is approved, and has a child send a mail."""
     order = {"order_id": "${input.order_id}"}
-    mail = order | {"kind": "refund_notice", "to": "ada@example.com", "subject": "S", "body": "B"}
-    return Plan.model_validate(
-        {
-            "input": {"order_id": order_id},
-            "steps": [
-                {"id": "order", "tool": "orders.read", "params": order},
-                {"id": "restock", "tool": "inventory.restock", "approval": "required"}
-                | {"params": order | {"lines": "${order.lines}"}},
-                {"id": "tell", "params": order}
-                | {"plan": {"steps": [{"id": "mail", "tool": "mail.send", "params": mail}]}},
-            ],
-        }
+    restock = {"id": "restock", "tool": "inventory.restock", "approval": "required"}
+    tells = {"id": "tell", "params": order, "plan": {"steps": [mail_step(order["order_id"], "m")]}}
+    return plan(
+        read(order["order_id"]),
+        {**restock, "params": {**order, "lines": "${order.lines}"}},
+        tells,
+        input={"order_id": order_id},
     )
 
 
@@ -152,7 +142,7 @@ async def test_parked_runs_keep_their_version(client: Client, stage: Stage, orde
             new = await stage.start(plan_for(new_order))
             for run in (new, parked):
                 await run.approve()
-                assert (await run.result()).state is RunState.COMPLETED
+                await run.completed()
 
     assert first.of == {parked.run_id, f"{parked.run_id}~tell"}
     assert second.of == {new.run_id, f"{new.run_id}~tell"}
@@ -185,7 +175,7 @@ async def test_runs_of_a_version_without_workers_go_on_when_they_are_moved(
 
         # Then the next version brings it to its end
         await parked.approve()
-        assert (await parked.result()).state is RunState.COMPLETED
+        await parked.completed()
     assert f"{parked.run_id}~tell" in second.of
     counted = stage.shop.counts(order_id)
     assert (counted["restocks"], counted["mails"]) == (1, 1)

@@ -14,12 +14,12 @@ from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.executions import reset_to
 from tests.e2e.interceptors import Between, Execute, Pause
-from tests.e2e.runs import Run, decision_on, example_plan, states
+from tests.e2e.runs import Run, decision_on, refund_plan, states
 from tests.e2e.stage import Stage
 from tests.variants import odd
 
 ODD = "tests.variants.odd"
-GOING_ON: list[Any] = ["continue", {"goto": "after"}]
+GOTO: dict[str, str] = {"goto": "after"}
 
 
 @pytest.fixture(autouse=True)
@@ -48,13 +48,15 @@ class LosesItsAnswer(Between):
         return result
 
 
-@pytest.mark.parametrize("type_", ["ToolChanged", "ToolNotFound", "Whatever"])
-@pytest.mark.parametrize("on_failure", GOING_ON, ids=["continue", "goto"])
+@pytest.mark.parametrize(
+    ("type_", "on_failure"),
+    [("ToolChanged", "continue"), ("ToolNotFound", GOTO), ("Whatever", "continue")],
+)
 async def test_no_plan_goes_on_over_a_doubt(stage: Stage, on_failure: Any, type_: str) -> None:
     loses = LosesItsAnswer(type_).client(stage.client)
     async with stage.worker_here(client=loses, tool_modules=ODD):
         run = await stage.start(going_on("write.lost", on_failure))
-        [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        question = await run.asks_a_human()
         await run.resolve(intervention_id=question.id, outcome="give_up")
         result = await run.result()
     assert result.state is RunState.FAILED
@@ -64,22 +66,16 @@ async def test_no_plan_goes_on_over_a_doubt(stage: Stage, on_failure: Any, type_
     assert (left.tool, left.state) == ("write.lost", "in_doubt")
 
 
-@pytest.mark.parametrize(
-    ("on_failure", "reads"), [("continue", 2), ({"goto": "after"}, 1)], ids=["continue", "goto"]
-)
+@pytest.mark.parametrize(("on_failure", "reads"), [("continue", 2), (GOTO, 1)])
 async def test_a_plan_goes_on_over_a_proven_no(stage: Stage, on_failure: Any, reads: int) -> None:
-    async with stage.worker_here(tool_modules=ODD):
-        run = await stage.start(going_on("write.refused", on_failure))
-        result = await run.result()
+    _, result = await stage.play(going_on("write.refused", on_failure), tool_modules=ODD)
     assert result.state is RunState.COMPLETED
     assert {"read.fine": reads} == odd.CALLS
     assert result.uncompensated == []
 
 
 async def test_undoing_bars_late_attempts_of_the_failed_write(stage: Stage) -> None:
-    async with stage.worker_here(tool_modules=ODD):
-        run = await stage.start(going_on("write.refused", "compensate"))
-        result = await run.result()
+    run, result = await stage.play(going_on("write.refused", "compensate"), tool_modules=ODD)
     assert result.state is RunState.FAILED
     assert len(await stage.events(run, "run.barred")) == 1
 
@@ -92,8 +88,7 @@ async def test_a_cancellation_while_a_completed_run_is_closed_changes_nothing(st
         await run.handle.cancel()
         await run.history_has("workflow_execution_cancel_requested")
         closing.go_on()
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
+        await run.completed()
     assert (await run.handle.describe()).status is WorkflowExecutionStatus.COMPLETED
     assert (await stage.events(run))[-1]["type"] == "run.completed"
 
@@ -119,7 +114,7 @@ async def test_after_a_reset_a_decision_is_judged_by_what_it_says_now(
     stage: Stage, order_id: str, forget_decisions: bool
 ) -> None:
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         wrong = decision_on(await run.asks(), params_hash="sha256:" + "0" * 64)
         refused = await run.decide(wrong)
         again = await reset(stage, run, forget_decisions=forget_decisions)

@@ -20,8 +20,7 @@ from tests.e2e.runs import Run, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.stopped_runs import reconciled, until_found
 from tests.e2e.test_agents import EACH, driven, settings, turns
-from tests.ledger_databases import DATABASES
-from tests.variants.agents_drill import STORY
+from tests.variants.agent_scripts import STORY
 from tests.variants.long import PAGES
 from tests.variants.reports import HEADING, MIDDLE, Report, whole
 
@@ -47,6 +46,11 @@ def written(stage: Stage, run: Run) -> dict[str, int]:
 def of_drafts(stage: Stage) -> list[Path]:
     folder = stage.folder / "artifacts" / stage.tenant / "drafts"
     return list(folder.rglob("*")) if folder.exists() else []
+
+
+async def told(run: Run) -> dict[str, int]:
+    """Return how much the run's calls have written, as the server knows it."""
+    return (await call_progress(await run.handle.describe())).bytes_written
 
 
 async def content(stage: Stage, run: Run, reference: dict[str, Any]) -> bytes:
@@ -77,12 +81,13 @@ async def test_the_attempt_after_a_killed_one_goes_on_from_its_end_or_begins_ane
     with stage.worker(tool_modules=REPORTS) as doomed:
         run = await stage.start(plan(tool, report), durability=durability)
         await until(lambda: written(stage, run), lambda sizes: sizes.get("it") == stood)
+        # People see it meanwhile.
+        await until(lambda: told(run), lambda sizes: sizes.get("it") == stood)
         doomed.kill()
     parts = of_drafts(stage)
     with stage.worker(tool_modules=REPORTS):
-        result = await run.result()
+        result = await run.completed()
 
-    assert result.state is RunState.COMPLETED, result.error
     output = step(result, "it").output
     assert output["stood"] == stood
     assert await content(stage, run, output["report"]) == whole(report)
@@ -93,27 +98,9 @@ async def test_the_attempt_after_a_killed_one_goes_on_from_its_end_or_begins_ane
     assert all(row["removed_ms"] and not row["parts"] for row in rows(stage, run))
 
 
-async def test_people_see_how_much_is_written_while_it_is(stage: Stage) -> None:
-    async def told(run: Run) -> dict[str, int]:
-        return (await call_progress(await run.handle.describe())).bytes_written
-
-    report = Report()
-    stood = len(HEADING) + MIDDLE * report.size
-    with stage.worker(tool_modules=REPORTS) as doomed:
-        run = await stage.start(plan("report.write", report))
-        await until(lambda: told(run), lambda sizes: sizes == {"it": stood})
-        doomed.kill()
-    with stage.worker(tool_modules=REPORTS):
-        result = await run.result()
-
-    assert result.state is RunState.COMPLETED
-
-
 async def test_20_megabytes_leave_a_small_history_and_no_parts(stage: Stage) -> None:
     report = Report(lines=20, size=1_000_000, stops=False)
-    async with stage.worker_here(tool_modules=REPORTS):
-        run = await stage.start(plan("report.read", report))
-        result = await run.result()
+    run, result = await stage.play(plan("report.read", report), tool_modules=REPORTS)
 
     assert result.state is RunState.COMPLETED, result.error
     assert await content(stage, run, step(result, "it").output["report"]) == whole(report)
@@ -147,10 +134,7 @@ async def progress(run: Run) -> dict[str, object]:
     return (await call_progress(await run.handle.describe())).by_step
 
 
-@pytest.mark.parametrize(
-    ("tool", "durability"),
-    [("pages.read", "sync"), ("pages.write", "sync"), ("pages.write", "exit")],
-)
+@pytest.mark.parametrize(("tool", "durability"), [("pages.read", "sync"), ("pages.write", "exit")])
 async def test_a_later_attempt_hears_its_progress(stage: Stage, tool: str, durability: str) -> None:
     plan = Plan.model_validate({"steps": [{"tool": "pages.count"}, {"id": "it", "tool": tool}]})
     with stage.worker(tool_modules=LONG) as doomed:
@@ -158,13 +142,11 @@ async def test_a_later_attempt_hears_its_progress(stage: Stage, tool: str, durab
         await until(lambda: progress(run), lambda told: told == {"it": PAGES})
         doomed.kill()
     with stage.worker(tool_modules=LONG):
-        result = await run.result()
+        result = await run.completed()
 
-    assert result.state is RunState.COMPLETED
     assert step(result, "it").output == {"went_on_from": PAGES}
 
 
-@pytest.mark.parametrize("database", DATABASES)
 async def test_a_long_call_leaves_its_progress_in_the_ledger(stage: Stage) -> None:
     plan = Plan.model_validate({"steps": [{"id": "it", "tool": "pages.write"}]})
     with stage.worker(tool_modules=LONG, checkpoint_every="1s") as doomed:
@@ -198,8 +180,7 @@ async def test_a_turn_that_a_kill_has_cut_short_is_asked_again_and_recorded_whol
         await until(lambda: turns(count) if count.exists() else 0, bool)
         doomed.kill()
     with stage.worker(**settings(framework)):
-        result = await run.result()
+        result = await run.completed()
 
-    assert result.state is RunState.COMPLETED, result.error
     assert (result.output, step(result, "turn-1").output["line"]) == (STORY, STORY)
     assert (step(result, "turn-1").attempts, turns(count)) == (2, 2)

@@ -22,7 +22,7 @@ from surehand.process.settings import client_settings
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.names import WORKFLOW
 from tests.conftest import KEYS
-from tests.e2e.runs import Run, decision_on, example_plan, until
+from tests.e2e.runs import Run, decision_on, refund_plan, until
 from tests.e2e.stage import Stage, speaking
 from tests.e2e.test_pause import at_step, restocking
 from tests.ledger_databases import DATABASES
@@ -80,15 +80,13 @@ async def test_a_run_that_was_killed_ends_and_a_stolen_temporal_database_tells_n
     plain = await Client.connect(own_server.address, data_converter=pydantic_data_converter)
     stage = replace(stage, client=speaking(plain, tmp_path / "artifacts", stage.ledger, stage.keys))
     crash_at = "payments.refund:after_call"
-    with stage.worker(crash_at=crash_at, crash_once=str(tmp_path / "crashed")) as worker:
-        worker.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=marker))
+    with stage.ready_worker(crash_at=crash_at, crash_once=str(tmp_path / "crashed")) as worker:
+        run = await stage.start(refund_plan(marker))
         request = await run.asks()
         await run.send(decision_on(request, reason=f"{marker} came back"))
         worker.wait_killed()
-    with stage.worker() as worker:
-        worker.wait_ready()
-        failing = await stage.start(example_plan("refund.yaml", order_id=f"no-{marker}"))
+    with stage.ready_worker():
+        failing = await stage.start(refund_plan(f"no-{marker}"))
         result = await run.result()
         failed = await failing.result()
 
@@ -101,9 +99,9 @@ async def test_a_run_that_was_killed_ends_and_a_stolen_temporal_database_tells_n
 @pytest.mark.parametrize("database", DATABASES)
 async def test_a_run_encrypts_with_one_key_of_its_own(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         await run.approve()
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
 
     with stage.ledger.transaction("default") as tx:
         # The tenant's own is for what is compared between runs.
@@ -114,7 +112,7 @@ async def test_encrypted_heartbeats_tell_where_a_call_is(stage: Stage, order_id:
     async with stage.worker_here():
         run = await restocking(stage, order_id, "exit")
         assert await until(lambda: at_step(run), lambda at: at == "restock")
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
 
 
 @pytest.mark.parametrize("name", ["child", "forwarded"])
@@ -122,18 +120,16 @@ async def test_what_only_runs_send_to_runs_is_refused_in_plain(
     stage: Stage, client: Client, order_id: str, name: str
 ) -> None:
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         request = await run.asks()
         said = {"verb": "cancel", "content": {"actor": "mallory"}, "run_id": run.run_id}
         await client.get_workflow_handle(run.run_id).signal(name, said)
         await run.send(decision_on(request))
-        result = await run.result()
-
-    assert result.state is RunState.COMPLETED
+        await run.completed()
 
 
 async def test_another_runs_input_is_refused(stage: Stage, client: Client, order_id: str) -> None:
-    run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    run = await stage.start(refund_plan(order_id))
     payload = await started_with(run)
     name = f"copy-{uuid.uuid4().hex[:8]}"
     handle = await client.start_workflow(

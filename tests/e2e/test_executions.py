@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,50 +13,20 @@ from temporalio.exceptions import ApplicationError, CancelledError
 
 from surehand.activities import runs
 from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
-from surehand.activities.worker.crash_points import CrashPoint
 from surehand.cli.runs import outputs_before
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import Linked
 from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import Plan
-from tests import freezing_worker
 from tests.e2e.executions import inside, reset_before
 from tests.e2e.messages import answered
-from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told
-from tests.e2e.plans import child, mail_step, plan
+from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told, which
+from tests.e2e.plans import child, plan, refund_step
 from tests.e2e.runs import Run, decision_on
-from tests.e2e.stage import SHOP_TOOLS, Stage
+from tests.e2e.stage import Stage
 from tests.e2e.stopped_runs import until_found, unwind
 from tests.ledger_databases import DATABASES
-
-
-@pytest.mark.crash
-async def test_an_earlier_life_makes_nothing(stage: Stage, order_id: str, tmp_path: Path) -> None:
-    meant = tmp_path / "meant"
-    meant.write_text("a mail")
-    read = {"id": "which", "tool": "papers.which", "params": {"file": str(meant)}}
-    mail = mail_step(order_id, "late", when="which.name == 'a mail'")
-    tools = f"{SHOP_TOOLS},{TOOLS['tool_modules']}"
-    crash_at = f"mail.send:{CrashPoint.BEFORE_CLAIM}"
-    with stage.freezing_worker(tool_modules=tools, crash_at=crash_at) as frozen:
-        frozen.wait_ready()
-        run = await stage.start(Plan.model_validate([read, mail]))
-        await asyncio.to_thread(frozen.wait_said, freezing_worker.CALLS)
-        frozen.signal(signal.SIGTERM)  # it takes no more work, which would be lost with it
-        frozen.wait_said("worker.stopping")
-        (stage.folder / freezing_worker.GO_ON).touch()
-        frozen.wait_said(freezing_worker.FREEZES)
-        meant.write_text("nothing")
-        with stage.worker(tool_modules=tools):
-            again = await reset_before(stage, run, "execute_tools", 1)
-            result = await again.result(timeout_s=200)
-            frozen.signal(signal.SIGCONT)
-            assert await asyncio.to_thread(frozen.wait_exit) == 0
-
-    assert result.state is RunState.COMPLETED
-    assert stage.shop.counts(order_id)["mails"] == 0
-    assert await stage.effects(run) == []
 
 
 async def lived_again(stage: Stage, *then: dict[str, object]) -> Run:
@@ -65,7 +34,7 @@ async def lived_again(stage: Stage, *then: dict[str, object]) -> Run:
     run = await stage.start(plan(files(stage, "a"), WAITS, *then))
     await run.in_state(RunState.WAITING_INPUT)
     await answered(run, answer="yes")
-    assert (await run.result()).state is RunState.COMPLETED
+    await run.completed()
     again = await reset_before(stage, run, "execute_tools", 1)
     await again.in_state(RunState.WAITING_INPUT)
     return again
@@ -87,7 +56,7 @@ async def test_a_reset_and_terminated_run_is_found_and_unwound(stage: Stage) -> 
 async def test_a_reset_run_that_fails_is_on_record_so(stage: Stage, tmp_path: Path) -> None:
     meant = tmp_path / "meant"
     meant.write_text("well")
-    read = {"id": "which", "tool": "papers.which", "params": {"file": str(meant)}}
+    read, _ = which(meant)
     async with stage.worker_here(**TOOLS):
         again = await lived_again(stage, read, {**FAILS, "when": "which.name == 'badly'"})
         meant.write_text("badly")
@@ -120,14 +89,8 @@ async def test_what_a_cancel_has_kept_stays_when_the_run_is_reset_and_fails(stag
 
 def refund_then(order_id: str, tool: str, **params: Any) -> Plan:
     """A refund, and a second step that waits for an approval."""
-    refund = {"order_id": order_id, "amount": "120.00", "currency": "EUR"}
-    after = {"order_id": order_id, **params}
-    return Plan.model_validate(
-        [
-            {"id": "refund", "tool": "payments.refund", "params": refund},
-            {"id": "after", "tool": tool, "params": after, "approval": "required"},
-        ]
-    )
+    after = {"id": "after", "tool": tool, "params": {"order_id": order_id, **params}}
+    return plan(refund_step(order_id), {**after, "approval": "required"})
 
 
 async def undone_under(stage: Stage, order_id: str, plan: Plan) -> Run:
@@ -154,28 +117,14 @@ async def test_a_human_takes_note_before_any_further_effect(stage: Stage, order_
     async with stage.worker_here():
         plan = refund_then(order_id, "mail.send", **mail)
         run = await undone_under(stage, order_id, plan)
-        view = await run.in_state(RunState.NEEDS_INTERVENTION)
-        [question] = view.result.waiting_for
+        question = await run.asks_a_human()
         assert "has undone the effect that this run relies on" in question.question
         assert stage.shop.counts(order_id)["mails"] == 0
         await run.resolve(intervention_id=question.id, outcome="compensated")
-        result = await run.result()
+        await run.completed()
 
-    assert result.state is RunState.COMPLETED
     counts = stage.shop.counts(order_id)
     assert (counts["refunds"], counts["refund_cancellations"], counts["mails"]) == (1, 1, 1)
-
-
-async def test_a_human_lets_a_run_complete_on_undone_work(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here():
-        run = await undone_under(stage, order_id, refund_then(order_id, "orders.read"))
-        await run.in_state(RunState.NEEDS_INTERVENTION)
-        await run.cancel()
-        result = await run.result()
-
-    assert result.state is RunState.CANCELLED
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
 
 
 async def test_code_that_relies_on_what_was_undone_returns_its_output_once_a_human_has_taken_note(
@@ -184,14 +133,12 @@ async def test_code_that_relies_on_what_was_undone_returns_its_output_once_a_hum
     plan = Plan.model_validate({"code": "Relying", "input": {"order_id": order_id}})
     async with stage.worker_here(workflow_modules="tests.e2e.code"):
         run = await undone_under(stage, order_id, plan)
-        view = await run.in_state(RunState.NEEDS_INTERVENTION)
-        [question] = view.result.waiting_for
+        question = await run.asks_a_human()
         await run.resolve(intervention_id=question.id, outcome="compensated")
         result = await run.result()
 
     assert (result.state, result.output) == (RunState.COMPLETED, "all is well")
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
+    assert stage.paid(order_id) == (1, 1)
 
 
 async def test_a_run_that_is_cancelled_while_it_looks_for_what_was_undone_undoes_its_own(

@@ -10,7 +10,7 @@ import pytest
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.workflows.contracts.base import RunState
 from tests.conftest import missing
-from tests.e2e.runs import example_plan, until
+from tests.e2e.runs import refund_plan, until
 from tests.e2e.stage import Stage
 from tests.ledger_databases import WORKER
 from tests.postgres_server import PostgresMissing
@@ -52,9 +52,8 @@ async def test_a_killed_primary_loses_none(stage: Stage, pair: Replicated, effec
         stage.shop.fault(endpoint, ignore_keys=True)
     before = stage.shop.counts()
     orders = [stage.shop.new_order() for _ in range(RUNS)]
-    with stage.worker(tool_modules="tests.variants.refund_ungated") as worker:
-        worker.wait_ready()
-        runs = [await stage.start(example_plan("refund.yaml", order_id=one)) for one in orders]
+    with stage.ready_worker(tool_modules="tests.variants.refund_ungated"):
+        runs = [await stage.start(refund_plan(one)) for one in orders]
 
         def made() -> int:
             now = stage.shop.counts()

@@ -77,7 +77,7 @@ async def test_a_read_is_halted_as_well(stage: Stage, order_id: str) -> None:
         view = await run.in_state(RunState.HALTED)
         assert stage.step_rows(run) == []
         lift(stage, made)
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
 
     assert states(view.result) == {"order": "halted"}
 
@@ -101,7 +101,7 @@ async def test_runs_at_full_speed_begin_nothing_behind_a_halt(
             assert mailed(stage, *orders) == at_halt
             lift(stage, made)
         for run in going:
-            assert (await run.result()).state is RunState.COMPLETED
+            await run.completed()
 
     assert mailed(stage, *orders) == runs * each
     with stage.ledger.transaction(stage.tenant) as tx:

@@ -16,8 +16,8 @@ from surehand.workflows.contracts.base import RunState, Waiting
 from surehand.workflows.contracts.effects import Resolution
 from surehand.workflows.contracts.tools import CALL_MARGIN
 from surehand.workflows.plan.plan import Plan
-from tests.e2e.plans import NEITHER
-from tests.e2e.runs import Run, decision_on, example_plan, states, step
+from tests.e2e.plans import HUMAN
+from tests.e2e.runs import Run, decision_on, refund_plan, states, step
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
 from tests.variants.flights import now
@@ -29,9 +29,9 @@ async def in_doubt(stage: Stage, order_id: str, *, applied: bool) -> tuple[Run, 
     """Return a run whose refund's answer was lost, and its question."""
     fail = "drop_after" if applied else "drop_before"
     stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, fail=fail, times=1)
-    run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    run = await stage.start(refund_plan(order_id))
     await run.approve()
-    [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+    question = await run.asks_a_human()
     if not applied:
         await stage.no_call_may_arrive(run)
     return run, question
@@ -40,7 +40,7 @@ async def in_doubt(stage: Stage, order_id: str, *, applied: bool) -> tuple[Run, 
 @pytest.mark.guarantee("G2")
 @pytest.mark.parametrize("database", DATABASES)
 async def test_happened_needs_evidence_and_serves_later_steps(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here(tool_modules=NEITHER):
+    async with stage.worker_here(tool_modules=HUMAN):
         run, question = await in_doubt(stage, order_id, applied=True)
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await run.resolve(intervention_id=question.id, outcome="happened")
@@ -51,8 +51,7 @@ async def test_happened_needs_evidence_and_serves_later_steps(stage: Stage, orde
             evidence="bank statement",
             receipt=RECEIPT,
         )
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
+        result = await run.completed()
     assert step(result, "refund").output == RECEIPT
     [mail] = stage.shop.world(order_id)["mails"]
     assert "120.00 EUR" in mail["body"]
@@ -62,17 +61,17 @@ async def test_happened_needs_evidence_and_serves_later_steps(stage: Stage, orde
 @pytest.mark.guarantee("G2")
 @pytest.mark.parametrize("on_failure", ["compensate", "continue"])
 async def test_a_call_off_repeats_nothing(stage: Stage, order_id: str, on_failure: str) -> None:
-    plan = example_plan("refund.yaml", order_id=order_id)
+    plan = refund_plan(order_id)
     steps = [
         one.model_copy(update={"on_failure": on_failure}) if one.id == "refund" else one
         for one in plan.steps
         if one.id in ("order", "amount", "refund")
     ]
     stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, fail="drop_before", times=1)
-    async with stage.worker_here(tool_modules=NEITHER):
+    async with stage.worker_here(tool_modules=HUMAN):
         run = await stage.start(plan.model_copy(update={"steps": steps}))
         await run.approve()
-        [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        question = await run.asks_a_human()
         await stage.no_call_may_arrive(run)
         await run.resolve(intervention_id=question.id, outcome="call_off")
         result = await run.result()
@@ -86,23 +85,10 @@ async def test_a_call_off_repeats_nothing(stage: Stage, order_id: str, on_failur
 
 
 @pytest.mark.guarantee("G2")
-async def test_giving_up_fails_the_run_and_lists_the_effect(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here(tool_modules=NEITHER):
-        run, question = await in_doubt(stage, order_id, applied=True)
-        await run.resolve(intervention_id=question.id, outcome="give_up", evidence="bank is shut")
-        result = await run.result()
-    assert result.state is RunState.FAILED
-    [left] = result.uncompensated
-    assert (left.tool, left.state) == ("payments.refund", "in_doubt")
-    assert "bank is shut" in (left.reason or "")
-    assert stage.shop.counts(order_id)["refunds"] == 1
-
-
-@pytest.mark.guarantee("G2")
 async def test_a_second_run_joins_the_open_question(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here(tool_modules=NEITHER):
+    async with stage.worker_here(tool_modules=HUMAN):
         first, question = await in_doubt(stage, order_id, applied=True)
-        second = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        second = await stage.start(refund_plan(order_id))
         await second.send(decision_on(await second.asks()))
         [joined] = (await second.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
         assert joined.id == question.id
@@ -112,7 +98,7 @@ async def test_a_second_run_joins_the_open_question(stage: Stage, order_id: str)
             evidence="bank statement",
             receipt=RECEIPT,
         )
-        assert (await first.result()).state is RunState.COMPLETED
+        await first.completed()
         result = await second.result()
     assert states(result)["refund"] == "succeeded"
     assert step(result, "refund").made_by == first.run_id
@@ -121,7 +107,7 @@ async def test_a_second_run_joins_the_open_question(stage: Stage, order_id: str)
 
 @pytest.mark.guarantee("G2")
 async def test_a_run_follows_a_question_settled_elsewhere(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here(tool_modules=NEITHER):
+    async with stage.worker_here(tool_modules=HUMAN):
         run, question = await in_doubt(stage, order_id, applied=False)
         answer = {"intervention_id": question.id, "outcome": "not_happened"}
         elsewhere = Resolution.model_validate({**answer, "actor": "olga"})
@@ -130,7 +116,7 @@ async def test_a_run_follows_a_question_settled_elsewhere(stage: Stage, order_id
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await run.resolve(**answer)
         assert "already settled by olga" in str(refused.value.cause)
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
@@ -150,17 +136,14 @@ def booking(tmp_path: Path) -> str:
 async def killed(stage: Stage, booking: str, point: CrashPoint, durability: str = "sync") -> Run:
     params: Any = {"booking": booking, "flight": "LH2"}
     plan = Plan.model_validate([{"id": "change", "tool": "flights.change", "params": params}])
-    with stage.worker(**TOOLS, crash_at=f"flights.change:{point}") as doomed:
-        doomed.wait_ready()
-        run = await stage.start(plan, durability=durability)
-        doomed.wait_killed()
+    run = await stage.die_at(f"flights.change:{point}", plan, durability=durability, **TOOLS)
     return run
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize(
     ("point", "durability"),
-    [*((point, "sync") for point in UNKNOWN), (UNKNOWN[0], "async"), (UNKNOWN[-1], "exit")],
+    [*zip(UNKNOWN, ("async", "sync", "exit"), strict=True)],
 )
 async def test_what_was_so_before_the_call_is_for_a_human_after_a_crash(
     stage: Stage, booking: str, point: CrashPoint, durability: str
@@ -181,43 +164,14 @@ async def test_what_was_so_before_the_call_is_for_a_human_after_a_crash(
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("point", [point for point in CrashPoint])
+@pytest.mark.parametrize("point", UNKNOWN)
 async def test_an_unmet_state_is_made_once(stage: Stage, booking: str, point: CrashPoint) -> None:
     run = await killed(stage, booking, point)
-    async with stage.worker_here(**TOOLS):
-        result = await run.result()
+    result = await stage.finish(run, **TOOLS)
 
     assert result.state is RunState.COMPLETED
     assert now(booking) == ["LH1", "LH2"]
     assert stage.intervention_rows(run) == []
-
-
-@pytest.mark.crash
-async def test_what_is_so_already_is_called_and_told(stage: Stage, booking: str) -> None:
-    Path(booking).write_text(json.dumps(["LH2"]))
-    params: Any = {"booking": booking, "flight": "LH2"}
-    plan = Plan.model_validate([{"id": "change", "tool": "flights.change", "params": params}])
-    async with stage.worker_here(**TOOLS):
-        run = await stage.start(plan)
-        result = await run.result()
-
-    assert (result.state, now(booking)) == (RunState.COMPLETED, ["LH2", "LH2"])
-    assert await stage.effect_states(run) == {"flights.change": "committed"}
-    [seen] = await stage.events(run, "effect.observed")
-    assert seen["body"]["answer"] == "found"
-
-
-@pytest.mark.crash
-async def test_a_lookups_no_after_a_crash_is_the_steps_no(stage: Stage, booking: str) -> None:
-    run = await killed(stage, booking, CrashPoint.AFTER_CLAIM)
-    Path(booking).write_text(json.dumps(["LH1", "closed"]))
-    async with stage.worker_here(**TOOLS):
-        result = await run.result()
-
-    assert result.state is RunState.FAILED
-    assert "answered no: the booking is closed" in (step(result, "change").error or "")
-    assert await stage.effect_states(run) == {"flights.change": "failed"}
-    assert now(booking) == ["LH1", "closed"]
 
 
 @pytest.mark.crash

@@ -38,8 +38,7 @@ async def test_calls_of_one_turn_run_in_parallel(stage: Stage, order_id: str, co
             )
         )
         await run.decide(decision_on(request, outcome="reject", reason="too much"))
-        result = await run.result()
-    assert result.state is RunState.COMPLETED, result.error
+        result = await run.completed()
     assert '{"rejected":"rejected by ann (unverified): too much"}' in str(result.output)
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (2, 0)
 
@@ -50,8 +49,7 @@ async def test_a_graphs_interrupt_asks_a_human(stage: Stage, order_id: str, coun
         await run.in_state(RunState.WAITING_INPUT)
         await run.handle.execute_update("answer", {"actor": "ann", "answer": "yes"})
         await run.decide(decision_on(await run.asks("turn-1.1")))
-        result = await run.result()
-    assert result.state is RunState.COMPLETED, result.error
+        result = await run.completed()
     assert list(states(result)) == ["ask", "turn-1", "turn-1.1", "turn-2"]
     assert str(result.output).endswith("; LATE")
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (2, 1)
@@ -63,8 +61,7 @@ async def test_interrupted_nodes_repeat_nothing(stage: Stage, order_id: str, cou
         await run.decide(decision_on(await run.asks("turn-2.1")))
         await run.in_state(RunState.WAITING_INPUT)
         await run.handle.execute_update("answer", {"actor": "ann", "answer": "yes"})
-        result = await run.result()
-    assert result.state is RunState.COMPLETED, result.error
+        result = await run.completed()
     made = ["turn-1", "turn-1.1", "turn-2", "turn-2.1", "turn-3", "ask"]
     assert list(states(result)) == made
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (3, 1)
@@ -76,17 +73,14 @@ async def test_calls_without_model_are_made_once(stage: Stage, order_id: str, co
         await run.decide(decision_on(await run.asks("refund")))
         await run.in_state(RunState.WAITING_INPUT)
         await run.handle.execute_update("answer", {"actor": "ann", "answer": "yes"})
-        result = await run.result()
-    assert result.state is RunState.COMPLETED, result.error
+        result = await run.completed()
     assert sorted(states(result)) == ["ask", "refund"]
     assert str(result.output).startswith("yes; ")
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
 async def test_calls_with_one_id_stay_apart(stage: Stage, order_id: str, count: Path) -> None:
-    async with stage.worker_here(**AGENTS):
-        run = await stage.start(planned("same_ids", order_id, count))
-        result = await run.result()
+    _, result = await stage.play(planned("same_ids", order_id, count), **AGENTS)
     assert result.state is RunState.FAILED
     assert "a node makes two calls with the id" in str(result.error)
     assert list(states(result)) == ["read"]
@@ -95,8 +89,7 @@ async def test_calls_with_one_id_stay_apart(stage: Stage, order_id: str, count: 
 
 @pytest.mark.crash
 async def test_kills_behind_interrupts_pay_once(stage: Stage, order_id: str, count: Path) -> None:
-    with stage.worker(**AGENTS) as first:
-        first.wait_ready()
+    with stage.ready_worker(**AGENTS) as first:
         run = await stage.start(planned("graph", order_id, count))
         await run.in_state(RunState.WAITING_INPUT)
         await run.handle.execute_update("answer", {"actor": "ann", "answer": "yes"})
@@ -104,16 +97,13 @@ async def test_kills_behind_interrupts_pay_once(stage: Stage, order_id: str, cou
         first.kill()
     async with stage.worker_here(**AGENTS):
         await run.decide(decision_on(request))
-        result = await run.result()
-    assert result.state is RunState.COMPLETED, result.error
+        result = await run.completed()
     assert list(states(result)) == ["ask", "turn-1", "turn-1.1", "turn-2"]
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (2, 1)
 
 
 async def test_a_model_is_told_of_unfit_calls(stage: Stage, order_id: str, count: Path) -> None:
-    async with stage.worker_here(**AGENTS):
-        run = await stage.start(planned("stumbler", order_id, count))
-        result = await run.result()
+    _, result = await stage.play(planned("stumbler", order_id, count), **AGENTS)
     assert result.state is RunState.COMPLETED, result.error
     assert list(states(result)) == ["turn-1", "turn-1.1", "turn-2", "turn-2.1", "turn-3"]
     assert "none of the tools that this run has: orders_read, payments_refund" in str(result.output)
@@ -122,9 +112,7 @@ async def test_a_model_is_told_of_unfit_calls(stage: Stage, order_id: str, count
 
 
 async def test_a_graph_at_its_limit_fails_the_run(stage: Stage, order_id: str, count: Path) -> None:
-    async with stage.worker_here(**AGENTS):
-        run = await stage.start(planned("limited", order_id, count))
-        result = await run.result()
+    _, result = await stage.play(planned("limited", order_id, count), **AGENTS)
     assert result.state is RunState.FAILED
     assert "GraphRecursionError: Recursion limit of 7" in (result.error or "")
     assert turns(count) == 4
@@ -133,9 +121,7 @@ async def test_a_graph_at_its_limit_fails_the_run(stage: Stage, order_id: str, c
 async def test_a_graph_without_invoke_fails(stage: Stage, order_id: str, count: Path) -> None:
     plan = driven(LANGCHAIN, "refunds", order_id, count)
     directly = plan.model_copy(update={"input": {**plan.input, "directly": True}})
-    async with stage.worker_here(**AGENTS):
-        run = await stage.start(directly)
-        result = await run.result()
+    _, result = await stage.play(directly, **AGENTS)
     assert result.state is RunState.FAILED
     assert "run by invoke(graph, ...)" in (result.error or "")
     assert not count.exists()
@@ -149,8 +135,7 @@ async def test_traces_that_a_worker_is_set_to_send_are_not_sent_from_a_run(
     async with stage.worker_here(**AGENTS):
         run = await stage.start(driven(LANGCHAIN, "refunds", order_id, count))
         await run.decide(decision_on(await run.asks("turn-2.1")))
-        result = await run.result()
-    assert result.state is RunState.COMPLETED, result.error
+        await run.completed()
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (3, 1)
 
 
@@ -175,18 +160,14 @@ def openai_planned(agent: str, order_id: str, count: Path) -> Plan:
 
 
 async def test_openai_models_hear_of_unfit_calls(stage: Stage, order_id: str, count: Path) -> None:
-    async with stage.worker_here(**OPENAI_AGENTS):
-        run = await stage.start(driven(OPENAI, "stumbler", order_id, count))
-        result = await run.result()
+    _, result = await stage.play(driven(OPENAI, "stumbler", order_id, count), **OPENAI_AGENTS)
     assert result.state is RunState.COMPLETED, result.error
     assert "no JSON object: {order" in str(result.output)
     assert turns(count) == 3
 
 
 async def test_an_endless_agent_fails_the_run(stage: Stage, order_id: str, count: Path) -> None:
-    async with stage.worker_here(**OPENAI_AGENTS):
-        run = await stage.start(driven(OPENAI, "runner", order_id, count))
-        result = await run.result()
+    _, result = await stage.play(driven(OPENAI, "runner", order_id, count), **OPENAI_AGENTS)
     assert result.state is RunState.FAILED
     assert "MaxTurnsExceeded" in (result.error or "")
     assert turns(count) == 10
@@ -227,8 +208,7 @@ async def test_what_the_sdk_asks_to_have_approved_is_asked_of_a_human_one_by_one
         for text, answer in (("late", True), ("lost", False)):
             await run.until(lambda seen, text=text: text in _questions(seen))
             await answered(run, answer=answer)
-        result = await run.result()
-    assert result.state is RunState.COMPLETED, result.error
+        result = await run.completed()
     assert "LATE" in str(result.output)
     assert "a human has said no" in str(result.output)
     assert "LOST" not in str(result.output)

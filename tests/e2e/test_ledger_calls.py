@@ -26,7 +26,7 @@ from tests.e2e.executions import called, inside
 from tests.e2e.interceptors import Between, Execute, Pause
 from tests.e2e.messages import event
 from tests.e2e.plans import child, plan
-from tests.e2e.runs import Run, decision_on, example_plan, step
+from tests.e2e.runs import Run, decision_on, refund_plan, step
 from tests.e2e.stage import Stage
 
 
@@ -59,10 +59,11 @@ async def calls(run: Run) -> dict[str, int]:
 @pytest.mark.parametrize("activity", ["open_run", "request_approval", "verify_decision"])
 async def test_a_lost_ledger_adds_one_activity(stage: Stage, order_id: str, activity: str) -> None:
     fails = FailsForNow(activity, attempts=4)
-    async with stage.worker_here(client=fails.client(stage.client)):
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.approve()
-        result = await run.result()
+    run, result = await stage.play(
+        refund_plan(order_id),
+        approve=True,
+        client=fails.client(stage.client),
+    )
 
     assert result.state is RunState.COMPLETED
     begun = await calls(run)
@@ -74,10 +75,10 @@ async def test_a_lost_ledger_adds_one_activity(stage: Stage, order_id: str, acti
 @pytest.mark.crash
 @pytest.mark.parametrize("by", ["signal", "temporal"])
 async def test_a_crashed_question_keeps_nobody(stage: Stage, order_id: str, by: str) -> None:
-    with stage.worker(crash_at=f"request_approval:{CrashPoint.BEFORE_REPORT}") as doomed:
-        doomed.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await asyncio.to_thread(doomed.wait_killed)
+    run = await stage.die_at(
+        f"request_approval:{CrashPoint.BEFORE_REPORT}",
+        refund_plan(order_id),
+    )
     assert [row["state"] for row in stage.approval_rows(run)] == ["pending"]
     if by == "signal":
         await run.handle.signal(Verb.CANCEL, CancelRun(actor="olga"))
@@ -93,9 +94,8 @@ async def test_a_crashed_question_keeps_nobody(stage: Stage, order_id: str, by: 
 
 @pytest.mark.crash
 async def test_a_decided_update_lends_no_verdict(stage: Stage, order_id: str) -> None:
-    with stage.worker(crash_at=f"verify_decision:{CrashPoint.BEFORE_REPORT}") as doomed:
-        doomed.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    with stage.ready_worker(crash_at=f"verify_decision:{CrashPoint.BEFORE_REPORT}") as doomed:
+        run = await stage.start(refund_plan(order_id))
         request = await run.asks()
         deciding = asyncio.create_task(run.decide(decision_on(request, approver="ann")))
         await asyncio.to_thread(doomed.wait_killed)
@@ -103,9 +103,8 @@ async def test_a_decided_update_lends_no_verdict(stage: Stage, order_id: str) ->
     await run.send(decision_on(request, approver="bob", outcome="reject"))
     async with stage.worker_here():
         assert (await deciding).code == "accepted"
-        result = await run.result()
+        await run.completed()
 
-    assert result.state is RunState.COMPLETED
     decided = [(row["approver"], row["verdict"]) for row in stage.decision_rows(run)]
     assert decided == [("ann", "accepted"), ("bob", "already_decided")]
     assert stage.shop.counts(order_id)["refunds"] == 1
@@ -115,8 +114,7 @@ async def test_a_decided_update_lends_no_verdict(stage: Stage, order_id: str) ->
 async def test_an_answer_without_a_name_is_to_what_waited_before_a_crash(stage: Stage) -> None:
     wait = {"id": "w", "wait": {"event": "returned", "about": "order-7"}}
     inner = child(wait, {"id": "many", "ask": "How many?"})
-    with stage.worker(crash_at=f"steer:{CrashPoint.BEFORE_REPORT}") as doomed:
-        doomed.wait_ready()
+    with stage.ready_worker(crash_at=f"steer:{CrashPoint.BEFORE_REPORT}") as doomed:
         run = await stage.start(plan({"id": "end", "ask": "Done?"}, {**inner, "after": []}))
         await run.until(lambda view: bool(view.interrupts) and bool(step(view.result, "pay").child))
         below = inside(stage, run)
@@ -139,7 +137,7 @@ async def test_an_answer_without_a_name_is_to_what_waited_before_a_crash(stage: 
 
 async def test_an_audit_compares_heads_of_calls_made_here(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         await run.asks()
         client = await Client.connect(
             temporal=stage.client, user="uma", task_queue=stage.task_queue
@@ -165,7 +163,7 @@ def empty_url(tmp_path: Path) -> str:
 
 async def test_an_unknown_run_waits(stage: Stage, empty_url: str, order_id: str) -> None:
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         await run.asks()
     async with open_ledger(empty_url) as empty, replace(stage, ledger=empty).worker_here():
         await run.approve()
@@ -176,8 +174,7 @@ async def test_an_unknown_run_waits(stage: Stage, empty_url: str, order_id: str)
     assert checkpoint.last_error == view.result.error
     assert any("does not know run" in line.text for line in view.timeline)
 
-    async with stage.worker_here():
-        result = await run.result()
+    result = await stage.finish(run)
     assert (result.state, result.error) == (RunState.COMPLETED, None)
     assert stage.shop.counts(order_id)["refunds"] == 1
 
@@ -186,7 +183,7 @@ async def test_a_lost_run_makes_no_call(stage: Stage, empty_url: str, order_id: 
     before = stage.shop.requests("refunds")["received"]
     calling = Pause("execute_tools", lambda batch: batch.first.step_id == "refund")
     async with stage.worker_here(client=calling.client(stage.client)):
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         await run.approve()
         await calling.reached()
         async with open_ledger(empty_url) as empty:
@@ -195,7 +192,7 @@ async def test_a_lost_run_makes_no_call(stage: Stage, empty_url: str, order_id: 
             await run.in_state(RunState.NEEDS_INTERVENTION)
             assert stage.shop.requests("refunds")["received"] == before
             stage.ledger.engine = kept
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
     assert stage.shop.requests("refunds")["received"] == before + 1
 
 

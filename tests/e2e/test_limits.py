@@ -37,9 +37,9 @@ def two_mails(order_id: str) -> Plan:
 async def test_a_call_over_a_limit_fails_its_step_and_is_not_made(
     stage: Stage, order_id: str, durability: str
 ) -> None:
-    async with stage.worker_here(limits=limits_file(stage.folder)):
-        run = await stage.start(two_mails(order_id), durability=durability)
-        result = await run.result()
+    _, result = await stage.play(
+        two_mails(order_id), durability=durability, limits=limits_file(stage.folder)
+    )
 
     assert result.state is RunState.FAILED
     assert "limit mails: 1 of 1 used, this call adds 1" in (step(result, "two").error or "")
@@ -76,18 +76,3 @@ async def test_of_runs_at_once_no_more_calls_are_made_than_the_limit_lets(
     sent = [one for one in ends if "succeeded" in states(one).values()]
     assert len(sent) == 3
     assert stage.shop.counts(order_id)["mails"] == 3
-
-
-@pytest.mark.crash
-async def test_a_call_that_a_kill_has_cut_off_counts_once(stage: Stage, order_id: str) -> None:
-    file, once = limits_file(stage.folder), str(stage.folder / "died")
-    with stage.worker(crash_at="mail.send:after_call", crash_once=once, limits=file) as dies:
-        dies.wait_ready()
-        run = await stage.start(plan(mail_step(order_id, "one")))
-        await asyncio.to_thread(dies.wait_killed)
-        with stage.worker(limits=file) as works:
-            works.wait_ready()
-            result = await run.result()
-
-    assert result.state is RunState.COMPLETED
-    assert stage.shop.counts(order_id)["mails"] == 1

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import socket
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -20,17 +18,16 @@ from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 from surehand.activities.ledger.halts import halt_calls
 from surehand.activities.ledger.history.stats import StatsScope, read_stats
 from surehand.activities.ledger.retention import hiding
-from surehand.process.children import clean_environment
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.docs.test_alerts import metrics_asked_for, whole
 from tests.e2e.executions import inside
 from tests.e2e.otlp_receiver import Receiver, receiving
 from tests.e2e.plans import child, plan, refund_step
-from tests.e2e.runs import decision_on, example_plan, until
+from tests.e2e.runs import decision_on, example_plan, refund_plan, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_agents import driven, settings
-from tests.worker_process import ROOT, WorkerProcess
+from tests.worker_process import WORKER, WorkerProcess
 
 REFUND = 'tool="payments.refund"'
 
@@ -63,11 +60,7 @@ def value(text: str, name: str, *labels: str) -> float:
 async def test_a_recovery_shows_at_endpoint_and_ledger(stage: Stage, order_id: str) -> None:
     with listening() as free:
         address = address_of(free)
-    with stage.worker(crash_at="payments.refund:after_call") as doomed:
-        doomed.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.approve()
-        doomed.wait_killed()
+    run = await stage.die_at("payments.refund:after_call", refund_plan(order_id), approve=True)
     with stage.ledger.transaction(DEFAULT_TENANT) as tx:
         halt_calls(tx, "oscar", "it pays twice", "another.tool")
         hiding.record_round(tx, failed=True)
@@ -110,16 +103,9 @@ def test_a_check_beside_a_worker_leaves_the_address_alone(tmp_path: Path) -> Non
             "SUREHAND_DATABASE_URL": "sqlite:///none.db",
             "SUREHAND_METRICS": address_of(taken),
         }
-        checked = subprocess.run(
-            [sys.executable, str(ROOT / "worker.py"), "--check"],
-            env=clean_environment(environment),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-
-    assert checked.returncode == 4
-    assert "no ledger at" in checked.stderr
+        with WorkerProcess(environment, tmp_path, [WORKER, "--check"]) as checked:
+            assert checked.wait_exit() == 4
+            assert "no ledger at" in checked.output()
 
 
 BEFORE = ["execute_tool orders.read", "execute_tool refunds.calculate"]
@@ -151,7 +137,7 @@ async def test_a_run_is_one_trace_over_a_wait_a_kill_and_replays(
     stage: Stage, order_id: str, receiver: Receiver, mode: str
 ) -> None:
     with traced(stage, receiver) as worker:
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id), durability=mode)
+        run = await stage.start(refund_plan(order_id), durability=mode)
         request = await run.asks()
         ended(worker)
     assert sorted(span.name for span in receiver.spans) == BEFORE
@@ -179,10 +165,10 @@ async def test_a_run_is_one_trace_over_a_wait_a_kill_and_replays(
 
 async def test_spans_follow_conventions(stage: Stage, order_id: str, receiver: Receiver) -> None:
     with traced(stage, receiver) as worker:
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         request = await run.approve()
         await run.result()
-        again = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        again = await stage.start(refund_plan(order_id))
         await again.result()
         ended(worker)
 
@@ -223,34 +209,30 @@ async def test_spans_hold_no_secrets(stage: Stage, order_id: str, receiver: Rece
         assert content.encode() not in receiver.raw, content
 
 
-async def test_a_child_shares_the_trace(stage: Stage, order_id: str, receiver: Receiver) -> None:
-    with traced(stage, receiver) as worker:
-        run = await stage.start(plan(child(refund_step(order_id))))
-        inner = inside(stage, run)
-        await run.in_state(RunState.WAITING_APPROVAL)
-        await inner.decide(decision_on(await inner.asks()))
-        await run.result()
-        ended(worker)
-
-    [parents], [childs] = receiver.executions(run.run_id), receiver.executions(inner.run_id)
-    assert (childs.parent, childs.trace) == (parents.id, parents.trace)
-    assert receiver.inside(childs) == ["execute_tool payments.refund"]
-
-
-async def test_continued_runs_link_up(stage: Stage, order_id: str, receiver: Receiver) -> None:
+async def test_a_childs_execution_is_within_its_parents_and_each_links_to_the_one_before(
+    stage: Stage, order_id: str, receiver: Receiver
+) -> None:
     steps = [{"id": f"r{n}", "tool": "orders.read", "params": {"order_id": order_id}}
              for n in range(12)]  # fmt: skip
     with traced(stage, receiver) as worker:
-        run = await stage.start(plan(*steps), continue_after=40)
-        await run.result()
+        parent = await stage.start(plan(child(refund_step(order_id))))
+        inner = inside(stage, parent)
+        await parent.in_state(RunState.WAITING_APPROVAL)
+        await inner.approve()
+        long = await stage.start(plan(*steps), continue_after=40)
+        await parent.completed()
+        await long.completed()
         ended(worker)
 
-    found = receiver.executions(run.run_id)
+    [parents], [childs] = receiver.executions(parent.run_id), receiver.executions(inner.run_id)
+    assert (childs.parent, childs.trace) == (parents.id, parents.trace)
+    assert receiver.inside(childs) == ["execute_tool payments.refund"]
+    found = receiver.executions(long.run_id)
     assert len(found) > 1
     assert [span.links for span in found] == [(), *((span.id,) for span in found[:-1])]
     states = [span.attributes["surehand.run.state"] for span in found]
     assert states == [*["continued"] * (len(found) - 1), "completed"]
-    assert len(receiver.named("execute_tool")) == len(steps)
+    assert len(receiver.named("execute_tool orders.read")) == len(steps)
 
 
 @pytest.mark.parametrize("framework", ["pydantic-ai", "openai-agents", "langchain"])
@@ -279,7 +261,7 @@ async def test_a_run_is_made_though_nobody_receives_its_spans(stage: Stage, orde
     with receiving() as gone:
         pass
     with traced(stage, gone) as worker:
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         await run.approve()
         result = await run.result()
         worker.signal(signal.SIGTERM)
@@ -326,23 +308,21 @@ async def test_workers_with_and_without_traces_go_on_with_each_others_runs(
     assert "execute_tool payments.refund" in {span.name for span in receiver.spans}
 
 
-@pytest.mark.parametrize("carrier", [b"null", b"{", b"7", b'{"traceparent": 7}', b'["a"]'])
 async def test_a_header_of_a_trace_that_nobody_can_read_stops_no_run(
-    stage: Stage, receiver: Receiver, order_id: str, carrier: bytes
+    stage: Stage, receiver: Receiver, order_id: str
 ) -> None:
-    with traced(stage, receiver) as worker:
-        worker.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.until(lambda view: bool(view.pending))
-        header = Payload(metadata={"encoding": b"json/plain"}, data=carrier)
-        await stage.client.workflow_service.signal_workflow_execution(
-            SignalWorkflowExecutionRequest(
-                namespace=stage.client.namespace,
-                workflow_execution=WorkflowExecution(workflow_id=run.run_id),
-                signal_name="unheard_of",
-                header=Header(fields={"_tracer-data": header}),
+    with traced(stage, receiver):
+        run = await stage.start(refund_plan(order_id))
+        await run.asks()
+        for carrier in (b"null", b"{", b"7", b'{"traceparent": 7}', b'["a"]'):
+            header = Payload(metadata={"encoding": b"json/plain"}, data=carrier)
+            await stage.client.workflow_service.signal_workflow_execution(
+                SignalWorkflowExecutionRequest(
+                    namespace=stage.client.namespace,
+                    workflow_execution=WorkflowExecution(workflow_id=run.run_id),
+                    signal_name="unheard_of",
+                    header=Header(fields={"_tracer-data": header}),
+                )
             )
-        )
         await run.approve()
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
+        await run.completed()

@@ -9,10 +9,11 @@ import pytest
 
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Budget, Plan
+from tests.e2e import plans
 from tests.e2e.executions import reset_before
 from tests.e2e.model_scripts import ALL, MODEL, asked, call, driven, finish, refund, said
 from tests.e2e.plans import FULL
-from tests.e2e.runs import Run, decision_on, example_plan, states, step, until
+from tests.e2e.runs import Run, decision_on, refund_plan, states, step, until
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
 
@@ -57,7 +58,7 @@ async def test_a_model_is_told_of_refusals(stage: Stage, order_id: str, tmp_path
 
 
 #: A refund of which only a human can tell whether it has happened.
-HUMAN: Final = {**MODEL, "tool_modules": "tests.variants.refund_human"}
+HUMAN: Final = {**MODEL, "tool_modules": plans.HUMAN}
 UNANSWERED: Final = {"ignore_keys": True, "ignore_lookup": True}
 
 
@@ -89,7 +90,7 @@ async def test_a_model_is_told_of_a_call_in_doubt_what_a_human_has_settled(
     async with stage.worker_here(**tools):
         run = await stage.start(driven(tmp_path, refund(order_id), ALL))
         await run.approve()
-        [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        question = await run.asks_a_human()
         await stage.no_call_may_arrive(run)
         assert asked(tmp_path) == 1
         await run.resolve(intervention_id=question.id, outcome=outcome, evidence="seen")
@@ -98,8 +99,7 @@ async def test_a_model_is_told_of_a_call_in_doubt_what_a_human_has_settled(
     [found] = said(result)
     assert found.keys() == told.keys()
     assert all(text in found[name] for name, text in told.items())
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["refund_cancellations"]) == left
+    assert stage.paid(order_id) == left
 
 
 async def test_unsettled_calls_end_the_run(stage: Stage, order_id: str, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def test_unsettled_calls_end_the_run(stage: Stage, order_id: str, tmp_path
     async with stage.worker_here(**HUMAN):
         run = await stage.start(driven(tmp_path, refund(order_id), ALL))
         await run.approve()
-        [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        question = await run.asks_a_human()
         await run.resolve(intervention_id=question.id, outcome="give_up", evidence="shut")
         result = await run.result()
 
@@ -129,8 +129,7 @@ async def test_a_mended_call_undoes_nothing(stage: Stage, order_id: str, tmp_pat
         refunded, failed, closed = said(await run.result())
 
     assert refunded["amount"] == FULL and "failed" in failed and "failed" not in closed
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 0)
+    assert stage.paid(order_id) == (1, 0)
     assert await stage.events(run, "effect.compensated") == []
 
 
@@ -138,15 +137,11 @@ async def test_failures_undo_effects_once(stage: Stage, order_id: str, tmp_path:
     """Each failure is another reason to undo, and the effect is one (langchain4j #5171)."""
     gives_up = {"do": "give_up", "reason": "out of ideas"}
     script = [refund(order_id), ON_HOLD, ON_HOLD, ON_HOLD, gives_up]
-    async with stage.worker_here(**MODEL):
-        run = await stage.start(driven(tmp_path, *script))
-        await run.approve()
-        result = await run.result()
+    run, result = await stage.play(driven(tmp_path, *script), approve=True, **MODEL)
 
     assert (result.state, result.uncompensated) == (RunState.FAILED, [])
     assert "out of ideas" in (result.error or "")
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
+    assert stage.paid(order_id) == (1, 1)
     assert len(await stage.events(run, "effect.compensated")) == 1
 
 
@@ -156,12 +151,8 @@ async def test_a_turn_that_is_recorded_is_not_asked_again_by_a_crash_before_its_
     stage: Stage, order_id: str, tmp_path: Path, mode: str
 ) -> None:
     plan = driven(tmp_path, call("orders.read", order_id=order_id), ALL)
-    with stage.worker(**MODEL, crash_at="model:before_report@turn-2") as doomed:
-        doomed.wait_ready()
-        run = await stage.start(plan, durability=mode)
-        doomed.wait_killed()
-    async with stage.worker_here(**MODEL):
-        result = await run.result()
+    run = await stage.die_at("model:before_report@turn-2", plan, durability=mode, **MODEL)
+    result = await stage.finish(run, **MODEL)
 
     assert len(said(result)) == 1
     assert asked(tmp_path) == 2
@@ -170,9 +161,7 @@ async def test_a_turn_that_is_recorded_is_not_asked_again_by_a_crash_before_its_
 async def test_a_model_calls_given_tools_only(stage: Stage, order_id: str, tmp_path: Path) -> None:
     """A model that was talked into it reaches no other tool, and the run tells that it tried."""
     script = [refund(order_id), call("mail.send", to="x"), call("orders.read", order_id=order_id)]
-    async with stage.worker_here(**MODEL):
-        run = await stage.start(driven(tmp_path, *script, ALL, tools=["orders.*"]))
-        result = await run.result()
+    run, result = await stage.play(driven(tmp_path, *script, ALL, tools=["orders.*"]), **MODEL)
 
     told = said(result)
     assert "payments_refund" in told[0]
@@ -185,13 +174,12 @@ async def test_a_model_calls_given_tools_only(stage: Stage, order_id: str, tmp_p
     assert stage.approval_rows(run) == []
 
 
-@pytest.mark.parametrize("tools", [["payments.*"], ["*"], ["payments.refund", "payments.r*"]])
 async def test_a_pattern_gives_a_model_no_tool_that_undoes_another_runs_effect(
-    stage: Stage, order_id: str, tmp_path: Path, tools: list[str]
+    stage: Stage, order_id: str, tmp_path: Path
 ) -> None:
     async with stage.worker_here(**MODEL):
         honest, undo = await refunded_by_another(stage, order_id)
-        run = await stage.start(driven(tmp_path, undo, ALL, tools=tools))
+        run = await stage.start(driven(tmp_path, undo, ALL, tools=["payments.*"]))
         result = await run.result()
 
     assert "payments_cancel_refund" in said(result)[0]
@@ -210,7 +198,7 @@ async def test_an_undo_may_be_given_by_name(stage: Stage, order_id: str, tmp_pat
 
 async def refunded_by_another(stage: Stage, order_id: str) -> tuple[Run, dict[str, Any]]:
     """Return a run that has paid a refund, and a turn that undoes it."""
-    honest = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    honest = await stage.start(refund_plan(order_id))
     await honest.decide(decision_on(await honest.asks()))
     receipt: Any = step(await honest.result(), "refund").output
     given = {"refund_id": receipt["refund_id"], "order_id": order_id}
@@ -233,9 +221,9 @@ async def test_later_tools_are_not_given(stage: Stage, order_id: str, tmp_path: 
 
 
 async def test_repeated_refusals_fail_the_run(stage: Stage, order_id: str, tmp_path: Path) -> None:
-    async with stage.worker_here(**MODEL):
-        run = await stage.start(driven(tmp_path, *[refund(order_id)] * 3, tools=["orders.read"]))
-        result = await run.result()
+    run, result = await stage.play(
+        driven(tmp_path, *[refund(order_id)] * 3, tools=["orders.read"]), **MODEL
+    )
 
     assert result.state is RunState.FAILED
     assert "payments_refund" in (result.error or "")
@@ -267,10 +255,9 @@ async def test_a_model_run_waits_for_its_store(stage: Stage, order_id: str, tmp_
 async def test_a_plan_names_the_users_agent(stage: Stage, order_id: str, tmp_path: Path) -> None:
     count = tmp_path / "count"
     plan = {"agent": "tests.variants.agents:refunds", "goal": f"Refund {count} {order_id}"}
-    async with stage.worker_here(agent_modules="tests.variants.agents"):
-        run = await stage.start(Plan.model_validate(plan))
-        await run.approve()
-        result = await run.result()
+    _, result = await stage.play(
+        Plan.model_validate(plan), approve=True, agent_modules="tests.variants.agents"
+    )
     assert result.state is RunState.COMPLETED, result.error
     assert stage.shop.counts(order_id)["refunds"] == 1
 
@@ -281,9 +268,9 @@ def named_agent(agent: str, count: Path, order_id: str) -> Plan:
 
 
 async def test_structured_output_is_the_runs(stage: Stage, order_id: str, tmp_path: Path) -> None:
-    async with stage.worker_here(agent_modules="tests.variants.agents"):
-        run = await stage.start(named_agent("finder", tmp_path / "count", order_id))
-        result = await run.result()
+    _, result = await stage.play(
+        named_agent("finder", tmp_path / "count", order_id), agent_modules="tests.variants.agents"
+    )
     assert result.state is RunState.COMPLETED, result.error
     assert result.output == {"order_id": order_id, "late": True}
     assert states(result) == dict.fromkeys(["turn-1", "turn-1.1", "turn-2"], "succeeded")
@@ -309,27 +296,25 @@ async def test_what_an_agents_own_tools_defer_is_asked_of_a_human(
                 )
             )
             await run.handle.execute_update("answer", {"actor": "ann", "answer": answer})
-        result = await run.result()
-    assert result.state is RunState.COMPLETED, result.error
+        result = await run.completed()
     assert result.output == f"told: {['DE02', discount]}"
     assert asked(tmp_path) == 2
 
 
-async def test_a_plan_reaches_named_modules(stage: Stage, order_id: str, tmp_path: Path) -> None:
-    async with stage.worker_here(**MODEL):
-        run = await stage.start(Plan.model_validate({"agent": "tests.variants.agents:refunds"}))
-        result = await run.result()
-    assert result.state is RunState.FAILED
-    assert "SUREHAND_AGENT_MODULES" in (result.error or "")
-
-
-async def test_a_bare_agent_is_not_run(stage: Stage, order_id: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("agent", "modules", "why"),
+    [
+        ("refunds", MODEL["agent_modules"], "SUREHAND_AGENT_MODULES"),
+        ("bare", "tests.variants.agents", "Surehand([...])"),
+    ],
+)
+async def test_an_unusable_agent_is_not_run(
+    stage: Stage, order_id: str, tmp_path: Path, agent: str, modules: str, why: str
+) -> None:
     count = tmp_path / "count"
-    plan = {"agent": "tests.variants.agents:bare", "goal": f"Refund {count} {order_id}"}
-    async with stage.worker_here(agent_modules="tests.variants.agents"):
-        result = await (await stage.start(Plan.model_validate(plan))).result()
+    _, result = await stage.play(named_agent(agent, count, order_id), agent_modules=modules)
     assert result.state is RunState.FAILED
-    assert "Surehand([...])" in (result.error or "")
+    assert why in (result.error or "")
     assert not count.exists()
 
 
@@ -343,8 +328,7 @@ async def test_a_failed_turn_may_be_ended(stage: Stage, order_id: str, tmp_path:
         result = await run.result()
     assert result.state is RunState.FAILED
     assert "turn-2: there is no turn to go on with" in (result.error or "")
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
+    assert stage.paid(order_id) == (1, 1)
 
 
 async def test_turns_count_for_the_budget(stage: Stage, order_id: str, tmp_path: Path) -> None:
@@ -393,9 +377,7 @@ async def test_unfit_calls_are_told_not_made(stage: Stage, order_id: str, tmp_pa
     plan = driven(tmp_path, *(turn for turn, _ in UNFIT), ALL, tools=["orders.*", "payments.*"])
     plan = plan.model_copy(update={"input": {**plan.input, "order_id": order_id}})
     reads = stage.shop.requests("orders")["received"]
-    async with stage.worker_here(**MODEL):
-        run = await stage.start(plan)
-        result = await run.result()
+    run, result = await stage.play(plan, **MODEL)
     became = states(result)
     for number, (told, (_, (state, words))) in enumerate(zip(said(result), UNFIT, strict=True), 1):
         assert (became.get(f"turn-{number}.1"), words in str(told)) == (state, True), told

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import resource
-from typing import Any
 
 import pytest
 
 from surehand.activities.worker.watchdog import EXIT_CODE
 from surehand.workflows.contracts.base import RunState
-from surehand.workflows.plan.plan import Plan
 from tests.e2e.kinds import one_of_each
-from tests.e2e.runs import Run, example_plan, step
+from tests.e2e.plans import plan
+from tests.e2e.runs import Run, refund_plan, step
 from tests.e2e.stage import SHOP_TOOLS, Stage
 from tests.ledger_databases import DATABASES
 from tests.variants import odd
@@ -30,20 +29,14 @@ def anew() -> None:
     odd.CALLS.clear()
 
 
-def plan(*steps: dict[str, Any], **more: Any) -> Plan:
-    return Plan.model_validate({"steps": list(steps), **more})
-
-
 async def asks_a_human(stage: Stage, run: Run) -> None:
-    [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+    question = await run.asks_a_human()
     assert set((await stage.effect_states(run)).values()) == {"in_doubt"}
     await run.resolve(intervention_id=question.id, outcome="happened", evidence="bank statement")
 
 
 async def test_a_read_longer_than_the_heartbeat_timeout_is_made_once(stage: Stage) -> None:
-    async with stage.worker_here(tool_modules=ODD, **QUICK):
-        run = await stage.start(plan({"id": "it", "tool": "read.slow"}))
-        result = await run.result()
+    _, result = await stage.play(plan({"id": "it", "tool": "read.slow"}), tool_modules=ODD, **QUICK)
     assert result.state is RunState.COMPLETED
     assert step(result, "it").attempts == 1
     assert odd.CALLS["read.slow"] == 1
@@ -52,9 +45,9 @@ async def test_a_read_longer_than_the_heartbeat_timeout_is_made_once(stage: Stag
 @pytest.mark.parametrize("database", DATABASES)
 @pytest.mark.parametrize("tool", ["read.no", "write.no"])
 async def test_a_no_that_no_database_can_store_is_still_a_no(stage: Stage, tool: str) -> None:
-    async with stage.worker_here(tool_modules=ODD, **QUICK):
-        run = await stage.start(plan({"id": "it", "tool": tool, "on_no": "continue"}))
-        result = await run.result()
+    _, result = await stage.play(
+        plan({"id": "it", "tool": tool, "on_no": "continue"}), tool_modules=ODD, **QUICK
+    )
     assert result.state is RunState.COMPLETED
     assert "the provider said" in str(step(result, "it").output)
     assert step(result, "it").attempts == 1
@@ -67,24 +60,21 @@ async def test_a_write_without_a_word_ends_with_a_human(stage: Stage, tool: str)
     async with stage.worker_here(tool_modules=ODD, **QUICK):
         run = await stage.start(plan({"id": "it", "tool": tool}))
         await asks_a_human(stage, run)
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
+        await run.completed()
     assert await stage.effect_states(run) == {tool: "committed"}
 
 
 async def test_a_read_that_cancels_itself_fails_after_as_many_tries_as_any(stage: Stage) -> None:
-    async with stage.worker_here(tool_modules=ODD, **QUICK):
-        run = await stage.start(plan({"id": "it", "tool": "read.cancels"}))
-        result = await run.result()
+    _, result = await stage.play(
+        plan({"id": "it", "tool": "read.cancels"}), tool_modules=ODD, **QUICK
+    )
     assert result.state is RunState.FAILED
     assert step(result, "it").attempts == 1 + 3
 
 
 @pytest.mark.parametrize("tool", ["write.nan", "write.bytes"])
 async def test_an_output_that_is_no_json_is_recorded(stage: Stage, tool: str) -> None:
-    async with stage.worker_here(tool_modules=ODD, **QUICK):
-        run = await stage.start(plan({"id": "it", "tool": tool}))
-        result = await run.result()
+    run, result = await stage.play(plan({"id": "it", "tool": tool}), tool_modules=ODD, **QUICK)
     assert result.state is RunState.COMPLETED
     assert step(result, "it").attempts == 1
     assert await stage.effect_states(run) == {tool: "committed"}
@@ -97,9 +87,7 @@ async def test_an_output_that_is_no_json_is_recorded(stage: Stage, tool: str) ->
 )
 async def test_bad_params_fail_at_once(stage: Stage, tool: str, params: dict[str, str]) -> None:
     steps = {"id": "it", "tool": tool, "params": params}
-    async with stage.worker_here(tool_modules=ODD, **QUICK):
-        run = await stage.start(plan(steps, input={"month": "2024"}))
-        result = await run.result()
+    run, result = await stage.play(plan(steps, input={"month": "2024"}), tool_modules=ODD, **QUICK)
     assert result.state is RunState.FAILED
     assert "InvalidParams" in (step(result, "it").error or "")
     assert not odd.CALLS
@@ -112,8 +100,7 @@ async def test_params_with_aliases_reach_the_receipt(stage: Stage, name: str) ->
         call = {"id": "it", "tool": "write.aliased", "params": {name: "1001"}}
         run = await stage.start(plan(call))
         request = await run.approve()
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
+        await run.completed()
     assert request.params == {"order_id": "1001"}
     [entry] = await stage.effects(run)
     assert (entry["key"], entry["receipt"]) == ("order-1001", "1001")
@@ -125,18 +112,16 @@ async def test_params_with_aliases_reach_the_receipt(stage: Stage, name: str) ->
 @pytest.mark.crash
 @pytest.mark.parametrize("what", ["refund", "read"])
 async def test_a_blocking_tool_ends_its_worker(stage: Stage, order_id: str, what: str) -> None:
-    with stage.worker(tool_modules=f"tests.variants.{what}_blocks") as blocked:
-        blocked.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    with stage.ready_worker(tool_modules=f"tests.variants.{what}_blocks") as blocked:
+        run = await stage.start(refund_plan(order_id))
         if what == "refund":
             await run.approve()
         assert blocked.wait_exit() == EXIT_CODE
     with stage.worker(tool_modules=SHOP_TOOLS):
         if what == "read":
             await run.approve()
-        result = await run.result()
+        await run.completed()
 
-    assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
@@ -150,10 +135,9 @@ MORE = 2 * 1024**3  # bytes
 async def test_lost_memory_repeats_reads_and_no_paid_refund(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", ignore_keys=True)
     before = stage.shop.requests("refunds")["received"]
-    with stage.worker(tool_modules="tests.variants.hungry") as worker:
-        worker.wait_ready()
+    with stage.ready_worker(tool_modules="tests.variants.hungry") as worker:
         worker.limit(resource.RLIMIT_AS, worker.memory() + MORE)
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         await run.approve()
         result = await run.result()
         assert worker.stop() == 0  # nobody but the tools has suffered

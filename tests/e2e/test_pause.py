@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import WorkflowUpdateFailedError
 
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.client.messages import new_token, read_token
@@ -20,83 +19,18 @@ from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.plan.plan import Plan
 from tests.e2e import executions
 from tests.e2e.interceptors import Pause
-from tests.e2e.plans import plan, refund_step
-from tests.e2e.runs import Run, decision_on, example_plan, states, step, timeline, until
+from tests.e2e.messages import told
+from tests.e2e.plans import mail_step, plan, refund_step
+from tests.e2e.runs import (
+    Run,
+    decision_on,
+    refund_plan,
+    states,
+    step,
+    timeline,
+    until,
+)
 from tests.e2e.stage import Stage
-from tests.e2e.test_policies import STRICT, refund
-from tests.ledger.people import person, revoked
-
-
-async def told(run: Run, verb: Verb, message: Any) -> str:
-    answer = await run.handle.execute_update(verb, message)
-    return str(answer["message"])
-
-
-async def refusal(run: Run, verb: Verb, message: Any) -> str:
-    with pytest.raises(WorkflowUpdateFailedError) as refused:
-        await run.handle.execute_update(verb, message)
-    return str(refused.value.cause)
-
-
-async def test_a_paused_run_calls_nothing_though_approved(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        request = await run.asks()
-        assert await told(run, Verb.PAUSE, PauseRun(actor="olga", reason="legal")) == "paused"
-        assert (await run.decide(decision_on(request))).state == "approved"
-        view = await run.in_state(RunState.PAUSED_USER)
-        assert "paused by olga: legal" in [one.question for one in view.result.waiting_for]
-        assert stage.shop.counts(order_id)["refunds"] == 0
-
-        assert "going on" in await told(run, Verb.RESUME, ResumeRun(actor="olga"))
-
-        assert (await run.result()).state is RunState.COMPLETED
-        assert stage.shop.counts(order_id)["refunds"] == 1
-
-
-async def test_a_resume_token_checks_the_permission_again(stage: Stage, order_id: str) -> None:
-    person(stage, "uma", permissions=("refunds",))
-    async with stage.worker_here(tool_modules=STRICT):
-        run = await stage.start(refund(order_id))
-        request = await run.asks()
-        text, key = new_token(DEFAULT_TENANT, run.run_id, "uma", timedelta(hours=1))
-        await told(run, Verb.PAUSE, PauseRun(actor="uma", resume_key=key))
-        await run.decide(decision_on(request))
-        revoked(stage, "uma", "permission", "refunds")
-        token = read_token(text, DEFAULT_TENANT, run.run_id)
-        await told(run, Verb.RESUME, token.proof_of(ResumeRun(actor="uma")))
-
-        await run.in_state(RunState.PAUSED_PERMISSION)
-
-        assert stage.shop.counts(order_id)["refunds"] == 0
-        again = await refusal(run, Verb.RESUME, token.proof_of(ResumeRun(actor="uma")))
-        assert "no resume token out" in again
-        await run.cancel()
-        await run.result()
-
-
-async def test_stale_void_and_foreign_tokens_are_refused(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here():
-        run = await stage.start(refund(order_id))
-        request = await run.asks()
-        made = [new_token(DEFAULT_TENANT, run.run_id, "olga", timedelta(hours=1)) for _ in "12"]
-        tokens = [read_token(text, DEFAULT_TENANT, run.run_id) for text, _ in made]
-        await told(run, Verb.PAUSE, PauseRun(actor="olga", resume_key=made[0][1]))
-
-        void = tokens[1].proof_of(ResumeRun(actor="olga"))
-        foreign = tokens[0].proof_of(ResumeRun(actor="eve"))
-        assert "void" in await refusal(run, Verb.RESUME, void)
-        assert "is olga's" in await refusal(run, Verb.RESUME, foreign)
-        edit = {**request.params, "amount": "15.00"}
-        await run.decide(decision_on(request, outcome="edit", params=edit))
-        await run.until(lambda view: [one.params for one in view.pending] == [edit])
-        stale = tokens[0].proof_of(ResumeRun(actor="olga"))
-        assert "other calls are waiting" in await refusal(run, Verb.RESUME, stale)
-
-        await run.cancel()
-        await run.result()
-    assert len(await stage.events(run, "steering.refused")) == 3
-    assert stage.shop.counts(order_id)["refunds"] == 0
 
 
 async def test_a_resume_token_outlasts_a_call_under_way(stage: Stage, order_id: str) -> None:
@@ -112,9 +46,8 @@ async def test_a_resume_token_outlasts_a_call_under_way(stage: Stage, order_id: 
         await run.in_state(RunState.PAUSED_USER)
         token = read_token(text, DEFAULT_TENANT, run.run_id)
         await told(run, Verb.RESUME, token.proof_of(ResumeRun(actor="uma")))
-        result = await run.result()
+        await run.completed()
 
-    assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
@@ -125,11 +58,7 @@ OVER = "its time limit (1 s) is over"
 
 def plan_for(order_id: str, refund: dict[str, Any]) -> Plan:
     """Return a plan of a refund within a second, and a mail after it."""
-    params = {"order_id": order_id, "amount": "120.00", "currency": "EUR"}
-    limited = {"id": "refund", "tool": "payments.refund", "params": params, "time_limit": "1s"}
-    text = {"kind": "note", "to": "ada@example.com", "subject": "S", "body": "B"}
-    mail = {"id": "mail", "tool": "mail.send", "params": {"order_id": order_id} | text}
-    return Plan.model_validate({"steps": [limited | refund, mail]})
+    return plan(refund_step(order_id, time_limit="1s", **refund), mail_step(order_id, "note"))
 
 
 async def refunding(
@@ -141,22 +70,15 @@ async def refunding(
     return run
 
 
-def refunds(stage: Stage, order_id: str) -> tuple[int, int]:
-    """Return how many refunds of an order were made, and taken back."""
-    counted = stage.shop.counts(order_id)
-    return counted["refunds"], counted["refund_cancellations"]
-
-
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_a_call_at_the_limit_is_kept(stage: Stage, order_id: str, durability: str) -> None:
     stage.shop.fault("refunds", delay_before_s=2.5, times=1)
     async with stage.worker_here(**PATIENT):
         run = await refunding(stage, order_id, durability=durability)
-        result = await run.result()
+        result = await run.completed()
 
-    assert result.state is RunState.COMPLETED
     assert step(result, "refund").attempts == 1
-    assert refunds(stage, order_id) == (1, 0)
+    assert stage.paid(order_id) == (1, 0)
     assert (await stage.effect_states(run))["payments.refund"] == "committed"
 
 
@@ -177,7 +99,7 @@ async def test_what_a_step_may_have_done_when_its_time_is_over_is_undone(
     assert result.state is ends
     assert OVER in (step(result, "refund").error or "")
     assert "compensated" in timeline(view, "refund")
-    assert refunds(stage, order_id) == (1, 1)
+    assert stage.paid(order_id) == (1, 1)
     assert stage.shop.counts(order_id)["mails"] == mails
     assert (await stage.effect_states(run))["payments.refund"] == "compensated"
 
@@ -191,10 +113,9 @@ async def test_a_retried_step_has_its_time_again(stage: Stage, order_id: str) ->
             "resume", ResumeRun(actor="uma", step="refund", way=Way.RETRY)
         )
         await run.approve()
-        result = await run.result()
+        await run.completed()
 
-    assert result.state is RunState.COMPLETED
-    assert refunds(stage, order_id) == (1, 0)
+    assert stage.paid(order_id) == (1, 0)
 
 
 async def test_a_reads_time_is_over_and_people_have_theirs(stage: Stage, order_id: str) -> None:
@@ -209,9 +130,8 @@ async def test_a_reads_time_is_over_and_people_have_theirs(stage: Stage, order_i
         late = stage.now() + timedelta(seconds=1.2)
         await until(stage.now, lambda now: now > late)
         await run.approve()
-        result = await run.result()
+        result = await run.completed()
 
-    assert result.state is RunState.COMPLETED
     assert (states(result)["order"], step(result, "order").error) == ("failed", OVER)
     assert stage.shop.requests("orders")["received"] == before + 1
 
@@ -239,7 +159,7 @@ async def restocking(stage: Stage, order_id: str, mode: str) -> Run:
     # A local activity lets no message through for 2.4 s; then its workflow task is written.
     stage.shop.fault("restocks", delay_after_s=4)
     restocks = stage.shop.counts()["restocks"]
-    run = await stage.start(example_plan("refund.yaml", order_id=order_id), durability=mode)
+    run = await stage.start(refund_plan(order_id), durability=mode)
     await run.approve()
     await asyncio.to_thread(stage.shop.wait_effects, "restocks", restocks + 1)
     return run
@@ -254,15 +174,14 @@ async def test_a_run_ends_as_in_sync_with_fewer_rows_in_its_history(
     stage: Stage, order_id: str, mode: str, calls: dict[str, int]
 ) -> None:
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id), durability=mode)
+        run = await stage.start(refund_plan(order_id), durability=mode)
         await run.approve()
         result = await run.result()
         assert (await run.view()).durability == mode
 
     assert result.state is RunState.COMPLETED
     assert set(states(result).values()) == {"succeeded"}
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
+    assert stage.made(order_id) == (1, 1, 1)
     found = await called(run)
     assert {name: found[name] for name in ("local", "execute_tools") if found[name]} == calls
 
@@ -270,10 +189,11 @@ async def test_a_run_ends_as_in_sync_with_fewer_rows_in_its_history(
 @pytest.mark.crash
 @pytest.mark.parametrize("mode", MODES)
 async def test_an_unreported_read_keeps_its_answer(stage: Stage, order_id: str, mode: str) -> None:
-    with stage.worker(crash_at=f"refunds.calculate:{CrashPoint.BEFORE_REPORT}") as doomed:
-        doomed.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id), durability=mode)
-        doomed.wait_killed()
+    run = await stage.die_at(
+        f"refunds.calculate:{CrashPoint.BEFORE_REPORT}",
+        refund_plan(order_id),
+        durability=mode,
+    )
     # What a write may rest on already is not read anew.
     stage.shop.edit_order(order_id, status="shipped")
     async with stage.worker_here():
@@ -295,25 +215,23 @@ async def test_a_paused_batch_goes_on_where_it_was(stage: Stage, order_id: str) 
         await run.handle.execute_update(Verb.PAUSE, PauseRun(actor="olga"))
         await run.in_state(RunState.PAUSED_USER)
         await run.handle.execute_update(Verb.RESUME, ResumeRun(actor="olga"))
-        result = await run.result()
+        await run.completed()
 
-    assert result.state is RunState.COMPLETED
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
+    assert stage.made(order_id) == (1, 1, 1)
     assert len(await stage.events(run, "effect.claimed")) == 3
 
 
 @pytest.mark.crash
 async def test_a_cancel_undoes_what_only_the_ledger_knows(stage: Stage, order_id: str) -> None:
-    with stage.worker(crash_at=f"mail.send:{CrashPoint.BEFORE_CLAIM}") as doomed:
-        doomed.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id), durability="exit")
-        await run.approve()
-        doomed.wait_killed()
+    run = await stage.die_at(
+        f"mail.send:{CrashPoint.BEFORE_CLAIM}",
+        refund_plan(order_id),
+        durability="exit",
+        approve=True,
+    )
     # The batch has refunded and restocked, and nobody has heard of it.
     await run.handle.signal("cancel", {"actor": "oscar"})
-    async with stage.worker_here():
-        result = await run.result()
+    result = await stage.finish(run)
 
     assert result.state is RunState.CANCELLED
     counts = stage.shop.counts(order_id)

@@ -11,10 +11,9 @@ from sqlalchemy import create_engine, text
 from surehand.activities.ledger.core.engine import as_url, make_engine
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import effects
-from surehand.workflows.contracts.base import RunState
 from tests.conftest import missing
 from tests.e2e.kinds import DEDUPES, LOOKUP, SHOPS, one_of_each
-from tests.e2e.runs import example_plan
+from tests.e2e.runs import refund_plan
 from tests.e2e.stage import Stage
 from tests.ledger.scene import Scene
 from tests.ledger_databases import PostgresLedgers
@@ -51,16 +50,12 @@ async def ledger(ledger_url: str) -> AsyncIterator[Ledger]:
 @pytest.mark.parametrize("durability", ["sync", "exit"])
 async def test_runs_through_a_pooler_make_each_effect_once(stage: Stage, durability: str) -> None:
     orders = [stage.shop.new_order() for _ in range(4)]
-    with stage.worker() as worker:
-        worker.wait_ready()
-        runs = [
-            await stage.start(example_plan("refund.yaml", order_id=order), durability=durability)
-            for order in orders
-        ]
+    with stage.ready_worker():
+        runs = [await stage.start(refund_plan(order), durability=durability) for order in orders]
         for run in runs:
             await run.approve()
         for run, order in zip(runs, orders, strict=True):
-            assert (await run.result()).state is RunState.COMPLETED
+            await run.completed()
             await one_of_each(stage, run, order)
 
 
@@ -75,12 +70,14 @@ def test_a_worker_behind_a_pooler_says_that_its_death_is_noticed_by_time_outs(st
 @pytest.mark.parametrize("kind", [LOOKUP, DEDUPES])
 async def test_a_kill_behind_a_pooler_is_one_effect(stage: Stage, order_id: str, kind: str) -> None:
     stage.shop.fault("refunds", **SHOPS[kind])
-    with stage.worker(tool_modules=kind, crash_at="payments.refund:after_call") as worker:
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.approve()
-        worker.wait_killed()
+    run = await stage.die_at(
+        "payments.refund:after_call",
+        refund_plan(order_id),
+        approve=True,
+        tool_modules=kind,
+    )
     with stage.worker(tool_modules=kind):
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
     await one_of_each(stage, run, order_id)
 
 

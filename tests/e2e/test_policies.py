@@ -25,8 +25,8 @@ from surehand.workflows.contracts.tools import Batch, ToolCall
 from surehand.workflows.identity import DEFAULT_TENANT, params_hash
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.interceptors import Between, Execute, Pause
-from tests.e2e.plans import FULL, LESS, plan
-from tests.e2e.runs import Run, decision_on, example_plan, states, step, timeline
+from tests.e2e.plans import FULL, LESS, mail_step, plan, refund_step
+from tests.e2e.runs import Run, decision_on, refund_plan, states, step, timeline
 from tests.e2e.stage import SHOP_TOOLS, Stage
 from tests.ledger.people import granted, person, revoked
 from tests.pairwise import pairwise
@@ -34,11 +34,8 @@ from tests.pairwise import pairwise
 STRICT = "tests.variants.refund_strict"
 
 
-#: Of the order that the shop makes.
 def refund(order_id: str, **approval: Any) -> Plan:
-    params = {"order_id": order_id, "amount": FULL, "currency": "EUR"}
-    step: dict[str, Any] = {"id": "refund", "tool": "payments.refund", "params": params}
-    return Plan.model_validate([step | ({"approval": approval} if approval else {})])
+    return plan(refund_step(order_id, **({"approval": approval} if approval else {})))
 
 
 def edited(request: ApprovalRequest, approver: str, **changes: str) -> Decision:
@@ -68,13 +65,13 @@ async def test_a_large_refund_needs_two_managers_and_a_small_one_nobody(stage: S
         assert (await large.decide(decision_on(request, approver="ann"))).state == "pending"
         assert stage.shop.counts(order)["refunds"] == 0
         assert (await large.decide(decision_on(request, approver="bob"))).state == "approved"
-        assert (await large.result()).state is RunState.COMPLETED
+        await large.completed()
         assert stage.shop.counts(order)["refunds"] == 1
 
         plan = refund(order := stage.shop.new_order(), **policy).model_dump(mode="json")
         plan["steps"][0]["params"]["amount"] = LESS
         small = await stage.start(Plan.model_validate(plan))
-        assert (await small.result()).state is RunState.COMPLETED
+        await small.completed()
         assert stage.shop.counts(order)["refunds"] == 1
         assert stage.approval_rows(small) == []
 
@@ -94,7 +91,7 @@ async def test_an_edit_is_asked_about_again_and_then_run(stage: Stage, order_id:
         assert stage.shop.counts(order_id)["refunds"] == 0
         assert (await run.decide(decision_on(second, approver="carl"))).state == "approved"
 
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
         [paid] = await stage.effects(run)
         assert paid["receipt"]["amount"] == LESS
         assert "bob (unverified) has edited" in timeline(await run.view(), "refund")
@@ -114,9 +111,8 @@ async def test_an_edit_outlives_its_expired_request(stage: Stage, order_id: str)
         second = await run.asks()
         assert second.params["amount"] == LESS
         await run.decide(decision_on(second))
-        result = await run.result()
+        await run.completed()
 
-    assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
     assert [one["amount"] for one in stage.shop.world(order_id)["refunds"]] == [LESS]
 
@@ -137,7 +133,7 @@ async def test_a_revoked_permission_pauses_until_it_is_back(stage: Stage, order_
         granted(stage, "uma", "refunds")
         await run.handle.execute_update("resume", ResumeRun(actor="oscar"))
 
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
         assert stage.shop.counts(order_id)["refunds"] == 1
         assert len(stage.approval_rows(run)) == 1
 
@@ -148,19 +144,16 @@ def paused_attempts(view: RunView) -> int:
 
 async def test_a_changed_tool_is_asked_about_again(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         old = await run.asks()
     async with stage.worker_here(tool_modules="tests.variants.refund_newer"):
         await run.send(decision_on(old))
-        request = await run.until(
-            lambda view: [r for r in view.pending if r.approval_id != old.approval_id] != []
-        )
-        [again] = request.pending
+        again = await run.asks(but=old)
         assert (old.version, again.version) == ("1", "2")
         assert stage.shop.counts(order_id)["refunds"] == 0
         await run.send(decision_on(again))
 
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
         assert stage.shop.counts(order_id)["refunds"] == 1
 
 
@@ -170,21 +163,18 @@ async def test_a_changed_order_is_asked_about_again(stage: Stage, order_id: str)
         first = await run.asks()
         stage.shop.edit_order(order_id, status="shipped")
         await run.decide(decision_on(first))
-        view = await run.until(
-            lambda view: [r for r in view.pending if r.approval_id != first.approval_id] != []
-        )
+        second = await run.asks(but=first)
         assert stage.shop.counts(order_id)["refunds"] == 0
-        assert "has changed since" in timeline(view, "refund")
+        assert "has changed since" in timeline(await run.view(), "refund")
         stage.shop.edit_order(order_id, status="paid")
-        [second] = view.pending
         await run.decide(decision_on(second))
-        third = await run.until(lambda view: view.pending not in ([], [second]))
-        await run.decide(decision_on(third.pending[0]))
+        third = await run.asks(but=second)
+        await run.decide(decision_on(third))
 
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
         assert stage.shop.counts(order_id)["refunds"] == 1
         used = [row for row in stage.approval_rows(run) if row["consumed_entry"]]
-        assert [row["approval_id"] for row in used] == [third.pending[0].approval_id]
+        assert [row["approval_id"] for row in used] == [third.approval_id]
 
 
 @pytest.mark.parametrize(
@@ -201,25 +191,19 @@ async def test_a_request_that_nobody_answers_is_asked_again_or_of_somebody_else(
         run = await stage.start(refund(order_id, **policy))
         first = await run.asks()
         stage.expire(first)
-        view = await run.until(
-            lambda view: [r for r in view.pending if r.approval_id != first.approval_id] != []
-        )
-        [second] = view.pending
-
+        second = await run.asks(but=first)
         no = await run.decide(decision_on(second, approver=refused))
         yes = await run.decide(decision_on(second, approver=accepted))
 
         assert (no.code, yes.code) == ("not_permitted", "accepted")
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
         assert stage.shop.counts(order_id)["refunds"] == 1
 
 
 async def test_a_precondition_that_says_never_asks_nobody(stage: Stage) -> None:
     order = stage.shop.new_order(currency="USD")
     read = stage.shop.requests("orders")["received"]
-    async with stage.worker_here(tool_modules="tests.variants.refund_checked"):
-        run = await stage.start(refund(order))
-        result = await run.result()
+    run, result = await stage.play(refund(order), tool_modules="tests.variants.refund_checked")
     assert result.state is RunState.FAILED
     assert f"{order} was paid in USD" in (result.error or "")
     assert stage.approval_rows(run) == []
@@ -257,21 +241,13 @@ async def approved_and_paused(run: Run, approver: str = "ann") -> ApprovalReques
     return request
 
 
-async def asks_again(run: Run, before: ApprovalRequest) -> ApprovalRequest:
-    def others(view: RunView) -> list[ApprovalRequest]:
-        return [one for one in view.pending if one.approval_id != before.approval_id]
-
-    await run.handle.execute_update("resume", ResumeRun(actor=OLGA))
-    return others(await run.until(lambda view: bool(others(view))))[0]
-
-
 async def ends(stage: Stage, run: Run, request: ApprovalRequest, file: Path) -> None:
     """Nothing was read so far; once it is approved, it is read."""
     assert calls(file) == 0
     [refused] = await stage.events(run, "effect.refused")
     assert refused["body"]["rule"] == "ApprovalRefused"
     await run.decide(decision_on(request, approver="bob"))
-    assert (await run.result()).state is RunState.COMPLETED
+    await run.completed()
     assert calls(file) == 1
     assert await stage.events(run, "approval.consumed") == []
 
@@ -285,7 +261,8 @@ async def test_a_role_revoked_before_the_read_takes_the_vote(stage: Stage, file:
         first = await approved_and_paused(run)
         revoked(stage, "ann", "role", "manager")
 
-        await ends(stage, run, await asks_again(run, first), file)
+        await run.handle.execute_update("resume", ResumeRun(actor=OLGA))
+        await ends(stage, run, await run.asks(but=first), file)
 
 
 async def test_a_cancel_skips_a_read_that_is_not_allowed(stage: Stage, file: Path) -> None:
@@ -353,10 +330,12 @@ async def test_a_call_that_is_not_the_approved_one_is_refused_and_has_no_effect(
     stage: Stage, order_id: str, change: str, mode: str
 ) -> None:
     requests = stage.shop.requests("refunds")
-    async with stage.worker_here(client=Tamper(CHANGES[change]).client(stage.client)):
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id), durability=mode)
-        await run.approve()
-        result = await run.result()
+    run, result = await stage.play(
+        refund_plan(order_id),
+        durability=mode,
+        approve=True,
+        client=Tamper(CHANGES[change]).client(stage.client),
+    )
 
     assert result.state is RunState.FAILED
     assert "ParamsMismatch" in (step(result, "refund").error or "")
@@ -377,11 +356,11 @@ async def test_a_call_that_is_not_the_approved_one_is_refused_and_has_no_effect(
 )
 async def test_an_unapproved_call_is_asked(stage: Stage, order_id: str, change: Change) -> None:
     async with stage.worker_here(client=Tamper(change).client(stage.client)):
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         first = await run.approve()
-        again = await run.until(lambda view: view.pending not in ([], [first]))
-        assert [one.approval_id for one in again.pending] == [f"{run.run_id}/refund/2"]
-        await run.decide(decision_on(again.pending[0], outcome="reject"))
+        again = await run.asks(but=first)
+        assert again.approval_id == f"{run.run_id}/refund/2"
+        await run.decide(decision_on(again, outcome="reject"))
         result = await run.result()
     assert result.state is RunState.FAILED
     assert stage.shop.counts(order_id)["refunds"] == 0
@@ -392,7 +371,7 @@ async def test_an_unapproved_call_is_asked(stage: Stage, order_id: str, change: 
 async def test_a_run_asks_past_a_forged_row(stage: Stage, order_id: str) -> None:
     asking = Pause("request_approval")
     async with stage.worker_here(client=asking.client(stage.client)):
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         await asking.reached()
         forged = {
             "approval_id": f"{run.run_id}/refund/1", "run_id": run.run_id, "step_id": "refund",
@@ -410,8 +389,7 @@ async def test_a_run_asks_past_a_forged_row(stage: Stage, order_id: str) -> None
         assert request.description != "pay back 1.00"
         assert stage.shop.counts(order_id)["refunds"] == 0
         await run.decide(decision_on(request))
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
+        await run.completed()
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
@@ -421,38 +399,26 @@ async def test_a_run_asks_past_a_forged_row(stage: Stage, order_id: str) -> None
 async def test_a_revoked_role_stops_the_call_after_a_kill(stage: Stage, order_id: str) -> None:
     person(stage, "ann", "manager")
     person(stage, "bob", "manager")
-    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
+    plan = refund_plan(order_id).model_dump(mode="json")
     plan["steps"][2]["approval"] = {"roles": ["manager"]}
-    with stage.worker(crash_at=f"payments.refund:{CrashPoint.BEFORE_CLAIM}") as doomed:
-        doomed.wait_ready()
+    with stage.ready_worker(crash_at=f"payments.refund:{CrashPoint.BEFORE_CLAIM}") as doomed:
         run = await stage.start(Plan.model_validate(plan))
         first = await run.approve()
         doomed.wait_killed()
     revoked(stage, "ann", "role", "manager")
     async with stage.worker_here():
-        again = await run.until(lambda view: view.pending not in ([], [first]))
+        again = await run.asks(but=first)
         assert stage.shop.counts(order_id)["refunds"] == 0
         assert await stage.effects(run) == []
-        await run.decide(decision_on(again.pending[0], approver="bob"))
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
+        await run.decide(decision_on(again, approver="bob"))
+        await run.completed()
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
 def two_notes(order_id: str) -> Plan:
     """Return a plan that sends the same mail twice, each time with an approval."""
-    note = {
-        "tool": "notes.send",
-        "approval": True,
-        "params": {
-            "order_id": order_id,
-            "kind": "note",
-            "to": "ada@example.com",
-            "subject": "Hello",
-            "body": "Hello",
-        },
-    }
-    return Plan.model_validate([{"id": "one", **note}, {"id": "two", **note}])
+    note = {"tool": "notes.send", "approval": True}
+    return plan(*(mail_step(order_id, "note", **note, id=name) for name in ("one", "two")))
 
 
 async def test_one_approval_is_good_for_one_step(stage: Stage, order_id: str) -> None:
@@ -479,6 +445,5 @@ async def test_equal_steps_without_a_key_are_both_made(stage: Stage, order_id: s
         run = await stage.start(two_notes(order_id))
         await run.approve()
         await run.decide(decision_on(await run.asks("two")))
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
+        await run.completed()
     assert stage.shop.counts(order_id)["mails"] == 2

@@ -101,7 +101,7 @@ async def test_a_run_over_the_open_runs_waits_and_listens(stage: Stage, order_id
         [asked] = (await first.view()).interrupts
         answer = {"actor": "oscar", "answers": {asked.interrupt_id: "yes"}}
         await first.handle.execute_update("answer", answer)
-        assert (await first.result()).state is RunState.COMPLETED
+        await first.completed()
         await third.in_state(RunState.WAITING_INPUT)
         await third.cancel()
         await third.result()
@@ -116,9 +116,8 @@ async def test_a_waiting_run_continues_and_keeps_its_place(stage: Stage, order_i
         await until(lambda: executions(stage, run), lambda found: len(found) > 2, 120)
         await run.in_state(RunState.WAITING_QUOTA)
         limited(stage)
-        result = await run.result()
+        await run.completed()
 
-    assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["mails"] == 1
     assert [e["type"] for e in await stage.events(run, "run.opened", "run.admitted")] == [
         "run.opened",
@@ -181,19 +180,15 @@ def stage_run(stage: Stage, run_id: str) -> Run:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("point", ["after_claim", "before_report"])
-async def test_a_kill_counts_the_effect_once(stage: Stage, order_id: str, point: str) -> None:
+async def test_a_kill_counts_the_effect_once(stage: Stage, order_id: str) -> None:
     limited(stage, effects_per_hour=1)
     once = str(stage.folder / "died")
-    with stage.worker(crash_at=f"mail.send:{point}", crash_once=once) as dies:
-        dies.wait_ready()
+    with stage.ready_worker(crash_at="mail.send:after_claim", crash_once=once) as dies:
         run = await stage.start(mails(order_id, "one"))
         await asyncio.to_thread(dies.wait_killed)
-        with stage.worker() as works:
-            works.wait_ready()
-            result = await run.result()
+        with stage.ready_worker():
+            await run.completed()
 
-    assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["mails"] == 1
     assert used(stage, "effects") == 1
 
@@ -221,7 +216,7 @@ async def test_a_call_behind_spent_tokens_waits(stage: Stage, tool: str, how: st
 
 @pytest.mark.timeout(560)
 async def test_a_busy_tenant_holds_up_nobody(stage: Stage, order_id: str) -> None:
-    many, few, limit = 60, 3, 5
+    many, few, limit = 30, 3, 5
     limited(stage, open_runs=limit)
     seen: list[int] = []
     plan = Plan.model_validate(
@@ -254,8 +249,7 @@ async def test_a_busy_tenant_holds_up_nobody(stage: Stage, order_id: str) -> Non
 async def test_a_doubt_is_no_quotas_to_settle(stage: Stage, order_id: str) -> None:
     once = str(stage.folder / "died")
     one = mail_step(order_id, "one", approval={"expires_in": "5s"}, on_failure="continue")
-    with stage.worker(crash_at="mail.send:after_call", crash_once=once) as dies:
-        dies.wait_ready()
+    with stage.ready_worker(crash_at="mail.send:after_call", crash_once=once) as dies:
         run = await stage.start(plan(one, mail_step(order_id, "two")))
         view = await run.until(lambda view: bool(view.pending))
         await run.approve()
@@ -264,8 +258,7 @@ async def test_a_doubt_is_no_quotas_to_settle(stage: Stage, order_id: str) -> No
         await until(lambda: _clock(stage), lambda now_ms: now_ms > expires_ms)
         # Asking again needs a place, and there is none.
         limited(stage, pending_approvals=0, over="reject")
-        with stage.worker() as works:
-            works.wait_ready()
+        with stage.ready_worker():
             view = await run.in_state(RunState.NEEDS_INTERVENTION)
 
     assert states(view.result) == {"one": "failed", "two": "pending"}
@@ -296,9 +289,7 @@ async def test_waiting_for_a_quota_takes_no_time_of_a_step(
         run = await stage.start(plan(mail_step(order_id, "one", time_limit="1s")))
         await until(lambda: _activities(run), lambda begun: begun > 60)
         limited(stage, effects_per_hour=1)
-        result = await run.result()
-
-    assert result.state is RunState.COMPLETED
+        await run.completed()
 
 
 # Tenants take turns: what one has queued keeps nobody else waiting.

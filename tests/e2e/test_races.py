@@ -71,26 +71,21 @@ def _messages(run: Run, order_id: str, request: Any) -> Messages:
     return said
 
 
-def paid(stage: Stage, order_id: str) -> tuple[int, int]:
-    counts = stage.shop.counts(order_id)
-    return counts["refunds"], counts["refund_cancellations"]
-
-
 async def waits_paused(stage: Stage, run: Run, order_id: str, first: str) -> None:
     # Where a call holds its workflow task, all that has come is judged before it.
     if first == "approve" and (await run.view()).durability == Durability.SYNC:
         await resumed_once(stage, run, order_id, first)  # nothing comes behind the call
         return
     view = await run.until(lambda v: v.result.state is RunState.PAUSED_USER and not v.pending)
-    assert paid(stage, order_id) == (0, 0), view
+    assert stage.paid(order_id) == (0, 0), view
     await told(run, Verb.RESUME, ResumeRun(actor="olga"))
-    assert (await run.result()).state is RunState.COMPLETED
-    assert paid(stage, order_id) == (1, 0)
+    await run.completed()
+    assert stage.paid(order_id) == (1, 0)
 
 
 async def cancelled(stage: Stage, run: Run, order_id: str, first: str) -> None:
     assert (await run.result()).state is RunState.CANCELLED
-    refunds, cancellations = paid(stage, order_id)
+    refunds, cancellations = stage.paid(order_id)
     assert refunds == cancellations <= int(first in ("approve", "resume"))
 
 
@@ -98,14 +93,14 @@ async def first_decision_counts(stage: Stage, run: Run, order_id: str, first: st
     result = await run.result()
     approved = first == "approve"
     assert result.state is (RunState.COMPLETED if approved else RunState.FAILED)
-    assert paid(stage, order_id) == (int(approved), 0)
+    assert stage.paid(order_id) == (int(approved), 0)
     assert len(await stage.events(run, "approval.approved", "approval.rejected")) == 1
 
 
 async def first_mode_counts(stage: Stage, run: Run, order_id: str, first: str) -> None:
     result = await run.result()
     assert result.state is RunState.CANCELLED
-    assert paid(stage, order_id) == (1, int(first == "cancel"))
+    assert stage.paid(order_id) == (1, int(first == "cancel"))
 
 
 async def amended_and_paid_once(stage: Stage, run: Run, order_id: str, first: str) -> None:
@@ -113,25 +108,25 @@ async def amended_and_paid_once(stage: Stage, run: Run, order_id: str, first: st
     wanted = (RunState.WAITING_INPUT, RunState.WAITING_APPROVAL)
     view = await run.until(lambda v: v.plan_version == 2 and v.result.state in wanted)
     if view.pending:
-        assert paid(stage, order_id) == (0, 0)
+        assert stage.paid(order_id) == (0, 0)
         await run.decide(decision_on(view.pending[0]))
         await run.in_state(RunState.WAITING_INPUT)
-    assert paid(stage, order_id) == (1, 0)
+    assert stage.paid(order_id) == (1, 0)
     await answered(run, answer="yes")
-    assert (await run.result()).state is RunState.COMPLETED
+    await run.completed()
     assert len(await stage.events(run, "effect.claimed")) == 1
 
 
 async def amended_while_paused(stage: Stage, run: Run, order_id: str, first: str) -> None:
     await run.until(lambda v: v.plan_version == 2 and v.result.state is RunState.PAUSED_USER)
-    assert paid(stage, order_id) == (0, 0)
+    assert stage.paid(order_id) == (0, 0)
     await told(run, Verb.RESUME, ResumeRun(actor="olga"))
     view = await run.until(lambda v: bool(v.pending))
     await run.decide(decision_on(view.pending[0]))
     await run.in_state(RunState.WAITING_INPUT)
     await answered(run, answer="yes")
-    assert (await run.result()).state is RunState.COMPLETED
-    assert paid(stage, order_id) == (1, 0)
+    await run.completed()
+    assert stage.paid(order_id) == (1, 0)
 
 
 async def first_plan_counts(stage: Stage, run: Run, order_id: str, first: str) -> None:
@@ -143,7 +138,7 @@ async def first_plan_counts(stage: Stage, run: Run, order_id: str, first: str) -
     assert len(view.refused_signals) == 1
     await run.cancel()
     await run.result()
-    assert paid(stage, order_id) == (1, 1)
+    assert stage.paid(order_id) == (1, 1)
 
 
 async def first_answer_counts(stage: Stage, run: Run, order_id: str, first: str) -> None:
@@ -160,15 +155,15 @@ async def first_of_answer_and_cancel_counts(
     refused = [one.name for one in (await run.view()).refused_signals]
     if first == "answer":
         assert (result.state, step(result, "end").output) == (RunState.COMPLETED, "yes")
-        assert (len(answers), refused, paid(stage, order_id)) == (1, [], (1, 0))
+        assert (len(answers), refused, stage.paid(order_id)) == (1, [], (1, 0))
     else:
         assert (result.state, step(result, "end").output) == (RunState.CANCELLED, None)
-        assert (len(answers), refused, paid(stage, order_id)) == (0, ["answer"], (1, 1))
+        assert (len(answers), refused, stage.paid(order_id)) == (0, ["answer"], (1, 1))
 
 
 async def resumed_once(stage: Stage, run: Run, order_id: str, first: str) -> None:
-    assert (await run.result()).state is RunState.COMPLETED
-    assert paid(stage, order_id) == (1, 0)
+    await run.completed()
+    assert stage.paid(order_id) == (1, 0)
     assert len(await stage.events(run, "effect.claimed")) == 1
 
 
@@ -181,10 +176,10 @@ async def paused_or_through(stage: Stage, run: Run, order_id: str, first: str) -
 
 
 async def both_are_added(stage: Stage, run: Run, order_id: str, first: str) -> None:
-    assert (await run.result()).state is RunState.COMPLETED
+    await run.completed()
     found = await run.handle.query("checkpoint", result_type=Checkpoint)
     assert (found.budget or {})["steps_limit"] == 4
-    assert paid(stage, order_id) == (1, 0)
+    assert stage.paid(order_id) == (1, 0)
 
 
 RACES: Final = [
@@ -270,8 +265,7 @@ async def test_messages_whose_worker_is_killed_have_the_outcome_of_the_table(
     stage: Stage, order_id: str, race: Race, first: int
 ) -> None:
     stage.shop.fault("refunds", delay_after_s=0.5)
-    with stage.worker() as doomed:
-        doomed.wait_ready()
+    with stage.ready_worker() as doomed:
         run, request = await stood(stage, order_id, race.stands, "sync")
         order = [race.messages[first], race.messages[1 - first]]
         before = await judged(stage, run)

@@ -15,12 +15,11 @@ import yaml
 from sqlalchemy import make_url
 
 from surehand.activities.ledger.history.reads import effects_of
-from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.cli.office import LedgerOffice
 from tests.cli.starter import Starter
 from tests.e2e.kinds import NEITHER, human_settles_refund
-from tests.e2e.runs import Run, example_plan, until
+from tests.e2e.runs import Run, refund_plan, until
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES, OWNER
 from tests.postgres_server import PostgresServer
@@ -83,11 +82,6 @@ def begin_anew(stage: Stage, behind: list[dict[str, Any]], cli: Path) -> None:
         subprocess.run([str(cli), *words], env=own, check=True)
 
 
-def counted(stage: Stage, order_id: str) -> tuple[int, int, int]:
-    counts = stage.shop.counts(order_id)
-    return counts["refunds"], counts["restocks"], counts["mails"]
-
-
 async def forgotten_runs(stage: Stage, backups: Backups) -> tuple[list[Run], list[str], datetime]:
     """Back up while a run waits for approval, then let it and a new one make all their effects.
 
@@ -99,18 +93,17 @@ async def forgotten_runs(stage: Stage, backups: Backups) -> tuple[list[Run], lis
     # A repeated restock would count, whatever its key.
     stage.shop.fault("restocks", ignore_keys=True)
     orders = [stage.shop.new_order(), stage.shop.new_order()]
-    with stage.worker(tool_modules=NEITHER) as worker:
-        worker.wait_ready()
-        known = await stage.start(example_plan("refund.yaml", order_id=orders[0]))
+    with stage.ready_worker(tool_modules=NEITHER) as worker:
+        known = await stage.start(refund_plan(orders[0]))
         await known.asks()
         at = backups.back_up()
-        unknown = await stage.start(example_plan("refund.yaml", order_id=orders[1]))
+        unknown = await stage.start(refund_plan(orders[1]))
         await unknown.approve()
-        assert (await unknown.result()).state is RunState.COMPLETED
+        await unknown.completed()
     with stage.worker(tool_modules=NEITHER, crash_at="mail.send:after_call") as worker:
         await known.approve()
         worker.wait_killed()
-    assert [counted(stage, order) for order in orders] == [(1, 1, 1)] * 2
+    assert [stage.made(order) for order in orders] == [(1, 1, 1)] * 2
     backups.restore()
     return [known, unknown], orders, at
 
@@ -136,15 +129,14 @@ async def test_after_a_restore_no_effect_is_made_again_and_what_nobody_can_tell_
     assert any("warning: epoch 1 is open" in one["detail"] for one in checks)
     begin_anew(stage, list(behind.values()), temporal_cli)
     again = [Run(run.run_id, stage.client.get_workflow_handle(run.run_id)) for run in runs]
-    with stage.worker(tool_modules=NEITHER) as worker:
-        worker.wait_ready()
+    with stage.ready_worker(tool_modules=NEITHER) as worker:
         assert "worker.restored" in worker.output()
         for run, order in zip(again, orders, strict=True):
             assert await human_settles_refund(stage, run, order) == "happened"
-            assert (await run.result()).state is RunState.COMPLETED
+            await run.completed()
             assert set((await stage.effect_states(run)).values()) == {"committed"}
 
-    assert [counted(stage, order) for order in orders] == [(1, 1, 1)] * 2, "an effect was repeated"
+    assert [stage.made(order) for order in orders] == [(1, 1, 1)] * 2, "an effect was repeated"
     stage.started[:] = again
     shown = starter("ledger", "restored", "--json").document()
     assert shown["behind"] == []
@@ -152,23 +144,6 @@ async def test_after_a_restore_no_effect_is_made_again_and_what_nobody_can_tell_
         starter("ledger", "restored", "--done", "--json").document()["epoch"]["closed_by"]
         == "oscar"
     )
-
-
-async def test_without_an_epoch_a_restored_ledger_repeats_effects(
-    stage: Stage, backups: Backups, starter: Starter, temporal_cli: Path
-) -> None:
-    runs, orders, at = await forgotten_runs(stage, backups)
-    listed = starter("ledger", "restored", "--to", at.isoformat(), "--json").document()["behind"]
-    starter("ledger", "restored", "--done")
-    begin_anew(stage, listed, temporal_cli)
-    again = [Run(run.run_id, stage.client.get_workflow_handle(run.run_id)) for run in runs]
-    with stage.worker(tool_modules=NEITHER) as worker:
-        worker.wait_ready()
-        for run in again:
-            assert (await run.result()).state is RunState.COMPLETED
-
-    assert [counted(stage, order) for order in orders] == [(2, 2, 1)] * 2
-    stage.started[:] = again
 
 
 async def test_a_child_run_begins_anew_after_its_parent_and_repeats_nothing(
@@ -181,16 +156,14 @@ async def test_a_child_run_begins_anew_after_its_parent_and_repeats_nothing(
     plan.input["order_id"] = order
     ungated = "tests.variants.refund_ungated"
     at = backups.back_up()
-    with stage.worker(tool_modules=ungated) as worker:
-        worker.wait_ready()
+    with stage.ready_worker(tool_modules=ungated):
         parent = await stage.start(plan)
-        assert (await parent.result()).state is RunState.COMPLETED
+        await parent.completed()
     made = stage.shop.counts(order)
     backups.restore()
 
     listed = starter("ledger", "restored", "--to", at.isoformat(), "--json").document()["behind"]
-    with stage.worker(tool_modules=ungated) as worker:
-        worker.wait_ready()
+    with stage.ready_worker(tool_modules=ungated):
         told = []
         while listed:
             told.append([one["run_id"] for one in listed])
@@ -198,7 +171,7 @@ async def test_a_child_run_begins_anew_after_its_parent_and_repeats_nothing(
             for one in listed:
                 run = Run(one["run_id"], stage.client.get_workflow_handle(one["run_id"]))
                 await until(run.heads, bool)
-                assert (await run.result()).state is RunState.COMPLETED
+                await run.completed()
             listed = starter("ledger", "restored", "--json").document()["behind"]
 
     assert told == [[parent.run_id], [f"{parent.run_id}~pay"]]

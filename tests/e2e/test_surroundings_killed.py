@@ -13,8 +13,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from surehand.process.dev_server import DevServer
 from surehand.workflows.contracts.base import RunState
 from tests.conftest import missing
-from tests.e2e.kinds import DEDUPES, LOOKUP, SHOPS
-from tests.e2e.runs import Run, decision_on, example_plan
+from tests.e2e.runs import Run, decision_on, refund_plan
 from tests.e2e.stage import Stage
 from tests.ledger_databases import PostgresLedgers
 from tests.postgres_server import PostgresMissing, PostgresServer
@@ -23,10 +22,8 @@ pytestmark = [pytest.mark.crash, pytest.mark.guarantee("G5")]
 
 
 async def one_refund(stage: Stage, run: Run, order_id: str) -> None:
-    result = await run.result()
-    assert result.state is RunState.COMPLETED
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
+    await run.completed()
+    assert stage.made(order_id) == (1, 1, 1)
     assert set((await stage.effect_states(run)).values()) == {"committed"}
 
 
@@ -60,12 +57,8 @@ class TestDatabase:
         down_until_the_answer: bool,
     ) -> None:
         stage.shop.fault("refunds", ignore_keys=True, delay_after_s=answers_after_s)
-        before = stage.shop.requests("refunds")["received"]
-        with stage.worker() as worker:
-            worker.wait_ready()
-            run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-            await run.approve()
-            stage.shop.wait_requests("refunds", before + 1)
+        with stage.ready_worker():
+            run, before = await stage.at_the_shop(order_id)
             killable_database.kill_immediate()
             if down_until_the_answer:
                 stage.shop.wait_finished("refunds", before + 1)
@@ -76,9 +69,8 @@ class TestDatabase:
     async def test_a_database_killed_while_a_run_waits_for_approval_keeps_the_request(
         self, stage: Stage, killable_database: PostgresServer, order_id: str
     ) -> None:
-        with stage.worker() as worker:
-            worker.wait_ready()
-            run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        with stage.ready_worker() as worker:
+            run = await stage.start(refund_plan(order_id))
             await run.asks()
             killable_database.kill_immediate()
             # The decision arrives while nothing can verify it.
@@ -93,9 +85,8 @@ async def test_a_killed_shop_is_asked_about_refunds(stage: Stage, order_id: str,
     stage.shop.fault("refunds", ignore_keys=True, **{slow: 60})
     refunds = stage.shop.counts()["refunds"]
     before = stage.shop.requests("refunds")["received"]
-    with stage.worker() as worker:
-        worker.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    with stage.ready_worker():
+        run = await stage.start(refund_plan(order_id))
         await run.approve()
         if slow == "delay_after_s":
             stage.shop.wait_effects("refunds", refunds + 1)
@@ -105,28 +96,6 @@ async def test_a_killed_shop_is_asked_about_refunds(stage: Stage, order_id: str,
         stage.shop.start()
         stage.shop.fault("refunds", ignore_keys=True)
         await one_refund(stage, run, order_id)
-
-
-@pytest.mark.parametrize(
-    ("tools", "cut", "calls"),
-    [
-        pytest.param(LOOKUP, "drop_before", 2, id="lookup, before it is applied"),
-        pytest.param(LOOKUP, "drop_after", 1, id="lookup, after it is applied"),
-        pytest.param(DEDUPES, "drop_before", 2, id="dedupes, before it is applied"),
-        pytest.param(DEDUPES, "drop_after", 2, id="dedupes, after it is applied"),
-    ],
-)
-async def test_a_connection_to_the_shop_cut_in_the_call_leaves_one_refund(
-    stage: Stage, order_id: str, tools: str, cut: str, calls: int
-) -> None:
-    # Where nothing can settle it a human does: test_interventions.py.
-    stage.shop.fault("refunds", **SHOPS[tools], fail=cut, times=1)
-    before = stage.shop.requests("refunds")["received"]
-    async with stage.worker_here(tool_modules=tools):
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.approve()
-        await one_refund(stage, run, order_id)
-    assert stage.shop.requests("refunds")["received"] == before + calls
 
 
 class KillableServer:
@@ -171,19 +140,16 @@ async def killable_stage(killable: KillableServer, stage: Stage) -> Stage:
 
 
 async def one_refund_in_time(stage: Stage, run: Run, order_id: str) -> None:
-    result = await run.result(timeout_s=120)
-    assert result.state is RunState.COMPLETED
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
+    await run.completed(timeout_s=120)
+    assert stage.made(order_id) == (1, 1, 1)
     assert set((await stage.effect_states(run)).values()) == {"committed"}
 
 
 async def test_a_temporal_server_killed_while_a_run_waits_for_approval_loses_nothing(
     killable_stage: Stage, killable: KillableServer, order_id: str
 ) -> None:
-    with killable_stage.worker() as worker:
-        worker.wait_ready()
-        run = await killable_stage.start(example_plan("refund.yaml", order_id=order_id))
+    with killable_stage.ready_worker():
+        run = await killable_stage.start(refund_plan(order_id))
         request = await run.asks()
         killable.kill()
         killable.start_again()
@@ -198,12 +164,8 @@ async def test_a_temporal_server_killed_while_a_call_is_under_way_does_not_repea
     killable_stage: Stage, killable: KillableServer, order_id: str, slow: str
 ) -> None:
     killable_stage.shop.fault("refunds", ignore_keys=True, **{slow: 3})
-    before = killable_stage.shop.requests("refunds")["received"]
-    with killable_stage.worker() as worker:
-        worker.wait_ready()
-        run = await killable_stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.approve()
-        killable_stage.shop.wait_requests("refunds", before + 1)
+    with killable_stage.ready_worker():
+        run, before = await killable_stage.at_the_shop(order_id)
         killable.kill()
         # Down until the call has ended: its outcome is recorded, and nobody can be told.
         killable_stage.shop.wait_finished("refunds", before + 1)
@@ -217,12 +179,8 @@ async def test_server_and_worker_killed_together_lose_nothing(
     killable_stage: Stage, killable: KillableServer, order_id: str
 ) -> None:
     killable_stage.shop.fault("refunds", ignore_keys=True, delay_before_s=2)
-    before = killable_stage.shop.requests("refunds")["received"]
-    with killable_stage.worker() as worker:
-        worker.wait_ready()
-        run = await killable_stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.approve()
-        killable_stage.shop.wait_requests("refunds", before + 1)
+    with killable_stage.ready_worker() as worker:
+        run, _ = await killable_stage.at_the_shop(order_id)
         killable.kill()
         worker.kill()
     killable.start_again()

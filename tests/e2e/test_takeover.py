@@ -19,7 +19,7 @@ from surehand.workflows.plan.plan import Plan
 from tests import freezing_worker
 from tests.e2e.kinds import DEDUPES, LOOKUP, SHOPS, one_of_each
 from tests.e2e.line import Line
-from tests.e2e.runs import Run, example_plan, step
+from tests.e2e.runs import Run, refund_plan, step
 from tests.e2e.stage import SHOP_TOOLS, Stage
 from tests.ledger_databases import DATABASES
 from tests.postgres_server import PostgresServer
@@ -62,8 +62,10 @@ def dead_and_alive(workers: list[WorkerProcess]) -> tuple[WorkerProcess, WorkerP
     return dead, alive
 
 
-@pytest.mark.parametrize("database", DATABASES)
-@pytest.mark.parametrize("durability", ["sync", "exit"])
+@pytest.mark.parametrize(
+    ("database", "durability"),
+    [("sqlite", "exit"), pytest.param("postgresql", "sync", marks=pytest.mark.postgres)],
+)
 async def test_noticed_deaths_start_attempts(stage: Stage, order_id: str, durability: str) -> None:
     stage.shop.fault("refunds", **SHOPS[DEDUPES])
     settings = {
@@ -72,7 +74,7 @@ async def test_noticed_deaths_start_attempts(stage: Stage, order_id: str, durabi
         "crash_once": str(stage.folder / "crashed"),
     }
     with two_workers(stage, **settings) as workers:
-        plan = example_plan("refund.yaml", order_id=order_id)
+        plan = refund_plan(order_id)
         run = await stage.start(plan, durability=durability)
         await run.approve()
         result = await run.result()
@@ -89,24 +91,24 @@ async def test_noticed_deaths_start_attempts(stage: Stage, order_id: str, durabi
 @pytest.mark.parametrize("database", DATABASES)
 async def test_a_starting_worker_notices_a_death(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", **SHOPS[DEDUPES])
-    with stage.worker(tool_modules=DEDUPES, crash_at="payments.refund:after_call") as doomed:
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.approve()
-        doomed.wait_killed()
+    run = await stage.die_at(
+        "payments.refund:after_call",
+        refund_plan(order_id),
+        approve=True,
+        tool_modules=DEDUPES,
+    )
     with stage.worker(tool_modules=DEDUPES) as worker:
         worker.wait_said(DIED)
-        assert (await run.result()).state is RunState.COMPLETED
+        await run.completed()
     await one_of_each(stage, run, order_id)
 
 
 @pytest.mark.parametrize("database", DATABASES)
 async def test_a_stopped_worker_with_its_lock_is_not_dead(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", ignore_keys=True, hold="after")
-    before = stage.shop.requests("refunds")["received"]
     with two_workers(stage, tool_modules=LOOKUP) as workers:
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.approve()
-        frozen, other = await the_caller(stage, before, workers)
+        run, _ = await stage.at_the_shop(order_id)
+        frozen, other = await the_caller(run, workers)
         frozen.signal(signal.SIGSTOP)
         stage.shop.clear_faults()
         result = await run.result(timeout_s=200)
@@ -119,16 +121,9 @@ async def test_a_stopped_worker_with_its_lock_is_not_dead(stage: Stage, order_id
     await one_of_each(stage, run, order_id)
 
 
-async def the_caller(
-    stage: Stage, before: int, workers: list[WorkerProcess]
-) -> tuple[WorkerProcess, WorkerProcess]:
-    """Wait for the refund's call, and return who makes it, told to take no more work."""
-    stage.shop.wait_requests("refunds", before + 1)
-    [activity] = [
-        one
-        for run in stage.started
-        for one in (await run.handle.describe()).raw_description.pending_activities
-    ]
+async def the_caller(run: Run, workers: list[WorkerProcess]) -> tuple[WorkerProcess, WorkerProcess]:
+    """Return who makes a run's call, told to take no more work, and the other one."""
+    [activity] = (await run.handle.describe()).raw_description.pending_activities
     caller, other = sorted(
         workers, key=lambda one: not activity.last_worker_identity.startswith(f"{one.pid}@")
     )
@@ -154,18 +149,14 @@ async def test_a_lost_session_of_a_worker_that_lives_costs_no_attempt(
     stage: Stage, order_id: str, postgres_server: PostgresServer
 ) -> None:
     stage.shop.fault("refunds", ignore_keys=True, hold="after")
-    before = stage.shop.requests("refunds")["received"]
     with two_workers(stage, tool_modules=LOOKUP) as workers:
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.approve()
-        stage.shop.wait_requests("refunds", before + 1)
+        run, before = await stage.at_the_shop(order_id)
         assert end_own_sessions(postgres_server, stage) == 2
         for worker in workers:
             worker.wait_said("takeover.lost")
         stage.shop.clear_faults()
-        result = await run.result()
+        await run.completed()
 
-    assert result.state is RunState.COMPLETED
     assert stage.shop.requests("refunds")["received"] == before + 1
     await one_of_each(stage, run, order_id)
 
@@ -176,11 +167,9 @@ async def test_a_worker_taken_for_dead_while_it_lives_changes_nothing_afterwards
     stage: Stage, order_id: str, postgres_server: PostgresServer
 ) -> None:
     stage.shop.fault("refunds", ignore_keys=True, hold="after")
-    before = stage.shop.requests("refunds")["received"]
     with two_workers(stage, tool_modules=LOOKUP) as workers:
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.approve()
-        frozen, other = await the_caller(stage, before, workers)
+        run, before = await stage.at_the_shop(order_id)
+        frozen, other = await the_caller(run, workers)
         frozen.signal(signal.SIGSTOP)
         assert end_own_sessions(postgres_server, stage) == 2
         other.wait_said(DIED)
@@ -204,7 +193,7 @@ async def test_a_frozen_claim_makes_no_late_call(stage: Stage, order_id: str, to
     crash_at = f"payments.refund:{CrashPoint.AFTER_CLAIM}"
     with stage.freezing_worker(tool_modules=tools, crash_at=crash_at) as frozen:
         frozen.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await stage.start(refund_plan(order_id))
         await run.approve()
         await asyncio.to_thread(frozen.wait_said, freezing_worker.CALLS)
         frozen.signal(signal.SIGTERM)  # it takes no more work, which would be lost with it
@@ -225,12 +214,8 @@ async def test_a_frozen_claim_makes_no_late_call(stage: Stage, order_id: str, to
 
 async def test_a_worker_frozen_in_its_call_changes_nothing(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", ignore_keys=True, hold="after")
-    before = stage.shop.requests("refunds")["received"]
-    with stage.worker() as frozen:
-        frozen.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.approve()
-        stage.shop.wait_requests("refunds", before + 1)
+    with stage.ready_worker() as frozen:
+        run, before = await stage.at_the_shop(order_id)
         frozen.signal(signal.SIGTERM)  # it takes no more work, which would be lost with it
         frozen.wait_said("worker.stopping")
         frozen.signal(signal.SIGSTOP)
@@ -271,22 +256,18 @@ async def test_a_worker_cut_off_in_its_call_changes_nothing_when_it_is_back(
 ) -> None:
     # Longer than the server waits for a sign of life.
     stage.shop.fault("refunds", **SHOPS[tools], delay_after_s=4, times=1)
-    before = stage.shop.requests("refunds")["received"]
     async with Line.to(stage.client.service_client.config.target_host) as line:
         environment = stage.environment(tool_modules=tools) | {"TEMPORAL_ADDRESS": line.address}
         with WorkerProcess(environment, stage.folder) as lonely:
             await asyncio.to_thread(lonely.wait_ready)
-            run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-            await run.approve()
-            await asyncio.to_thread(stage.shop.wait_requests, "refunds", before + 1)
+            run, before = await stage.at_the_shop(order_id)
             line.cut()
-            async with stage.worker_here(tool_modules=tools):
-                result = await run.result()
+            result = await stage.finish(run, tool_modules=tools)
             line.mend()
             # It is back when it works; so all that it had to say has been said.
             look = {"id": "look", "tool": "orders.read", "params": {"order_id": order_id}}
             another = await stage.start(Plan.model_validate({"steps": [look]}))
-            assert (await another.result()).state is RunState.COMPLETED
+            await another.completed()
             assert await asyncio.to_thread(lonely.stop) == 0
 
     assert result.state is RunState.COMPLETED

@@ -39,7 +39,6 @@ from tests.cli.starter import Ended, Starter
 from tests.e2e.plans import plan
 from tests.e2e.runs import until
 from tests.e2e.stage import Stage
-from tests.e2e.test_refund import refusal
 from tests.worker_process import ROOT, WorkerProcess
 
 ODD = ["a'b", "..", ".", "a b", "t" * 40]
@@ -57,29 +56,24 @@ async def why(handle: Any) -> ApplicationError:
     return cause
 
 
-@pytest.mark.parametrize("tenant", ODD)
-async def test_a_run_of_no_tenant_is_refused_and_not_asked_for(stage: Stage, tenant: str) -> None:
-    run_id = f"{tenant}/{uuid.uuid4().hex}"
+async def test_nothing_is_done_for_no_tenant(stage: Stage) -> None:
     async with stage.worker_here():
-        start = StartRun(run_id=run_id, tenant=tenant, user="uma", plan=asking())
-        cause = await refusal(stage, run_id, start)
-        found = await stage.client.get_workflow_handle(run_id).describe()
-    assert (cause.type, "letters, digits" in cause.message) == ("RunIdInvalid", True)
-    assert found.typed_search_attributes.get(TENANT) is None
-    assert tenant not in stage.ledger.tenants
-
-
-@pytest.mark.parametrize("tenant", ODD)
-async def test_no_round_or_unwinding_for_no_tenant(stage: Stage, tenant: str) -> None:
-    reconcile = ReconcileLedger(tenant=tenant)
-    unwinding = UnwindRun(tenant=tenant, run_id=f"{tenant}/run-1", actor="olga")
-    async with stage.worker_here():
-        for name, asked in ((RECONCILE, reconcile), (UNWIND, unwinding)):
-            handle = await stage.client.start_workflow(
-                name, asked, id=f"odd-{uuid.uuid4().hex}", task_queue=stage.task_queue
-            )
-            cause = await why(handle)
-            assert (cause.type, "letters, digits" in cause.message) == ("RunIdInvalid", True)
+        for tenant in ODD:
+            run_id = f"{tenant}/{uuid.uuid4().hex}"
+            for name, asked in (
+                (WORKFLOW, StartRun(run_id=run_id, tenant=tenant, user="uma", plan=asking())),
+                (RECONCILE, ReconcileLedger(tenant=tenant)),
+                (UNWIND, UnwindRun(tenant=tenant, run_id=run_id, actor="olga")),
+            ):
+                workflow_id = run_id if name == WORKFLOW else f"odd-{uuid.uuid4().hex}"
+                handle = await stage.client.start_workflow(
+                    name, asked, id=workflow_id, task_queue=stage.task_queue
+                )
+                cause = await why(handle)
+                assert (cause.type, "letters, digits" in cause.message) == ("RunIdInvalid", True)
+                found = await handle.describe()
+                assert found.typed_search_attributes.get(TENANT) is None
+            assert tenant not in stage.ledger.tenants
 
 
 async def test_a_worker_learns_of_tenants_beside_runs_of_odd_names(stage: Stage) -> None:
@@ -256,27 +250,23 @@ def working(cells: Cells) -> Iterator[Cells]:
         yield cells
 
 
-async def test_a_run_goes_to_the_cell_of_its_tenant_and_to_no_other(working: Cells) -> None:
+async def test_a_run_goes_to_the_cell_of_its_tenant_and_to_no_other(
+    working: Cells, tmp_path: Path
+) -> None:
+    # A starter that has an old file sends a run to the cell where its tenant is not.
+    old = tmp_path / "old.yaml"
+    old.write_text(working.file.read_text().replace("globex: b", "globex: a"))
+
     assert working.pay("acme", "water").code == 0
     assert working.pay("globex", "power").code == 0
+    refused = working.pay("globex", "heat", SUREHAND_CELLS=str(old))
 
+    assert refused.code == 2
+    assert "tenant globex is of cell b, and this worker of cell a" in refused.err
     assert working.paid() == {"water": 1, "power": 1}
     for cell, tenant, other in (("a", "acme", "globex"), ("b", "globex", "acme")):
         assert [row["state"] for row in await working.rows(cell, tenant, effects)] == ["committed"]
         assert await working.rows(cell, other, runs) == []
-
-
-async def test_a_worker_takes_no_other_cells_tenant(working: Cells, tmp_path: Path) -> None:
-    """A starter has an old file: it sends the run to the cell where the tenant is not."""
-    now = working.file.read_text()
-    old = tmp_path / "old.yaml"
-    old.write_text(now.replace("globex: b", "globex: a"))
-
-    refused = working.pay("globex", "power", SUREHAND_CELLS=str(old))
-
-    assert (refused.code, working.paid()) == (2, {})
-    assert "tenant globex is of cell b, and this worker of cell a" in refused.err
-    assert await working.rows("a", "globex", runs) == []
 
 
 async def test_a_cell_that_was_changed_by_hand_pays_nothing_again(working: Cells) -> None:

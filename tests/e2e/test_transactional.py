@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from sqlalchemy import text
 
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.base import RunState
-from surehand.workflows.plan.plan import Plan
+from tests.e2e.plans import plan
 from tests.e2e.runs import step
 from tests.e2e.stage import Stage
 from tests.variants.credits import TABLE
 
 CREDITS = "tests.variants.credits"
+#: Before its one transaction, in it, and behind it.
+POINTS = (
+    CrashPoint.AFTER_CLAIM,
+    CrashPoint.DURING_CALL,
+    CrashPoint.AFTER_CALL,
+    CrashPoint.BEFORE_REPORT,
+)
 ADD = {"id": "add", "tool": "credits.add", "params": {"account": "ada", "amount": 5}}
-
-
-def plan(*steps: dict[str, Any]) -> Plan:
-    return Plan.model_validate({"steps": list(steps)})
 
 
 def booked(stage: Stage) -> list[int]:
@@ -35,16 +36,12 @@ def credits_table(stage: Stage) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("point", list(CrashPoint))
+@pytest.mark.parametrize("point", POINTS)
 async def test_a_kill_at_any_point_is_one_booking(stage: Stage, point: CrashPoint) -> None:
-    with stage.worker(tool_modules=CREDITS, crash_at=f"credits.add:{point}") as doomed:
-        doomed.wait_ready()
-        run = await stage.start(plan(ADD))
-        doomed.wait_killed()
+    run = await stage.die_at(f"credits.add:{point}", plan(ADD), tool_modules=CREDITS)
     with stage.worker(tool_modules=CREDITS):
-        result = await run.result()
+        result = await run.completed()
 
-    assert result.state is RunState.COMPLETED
     assert booked(stage) == [5]
     assert set((await stage.effect_states(run)).values()) == {"committed"}
     assert step(result, "add").attempts > 1
@@ -52,9 +49,7 @@ async def test_a_kill_at_any_point_is_one_booking(stage: Stage, point: CrashPoin
 
 async def test_a_failed_run_books_back_and_keeps_nothing_of_its_failed_step(stage: Stage) -> None:
     refuse = {"id": "refuse", "tool": "credits.refuse", "params": {"account": "ada"}}
-    async with stage.worker_here(tool_modules=CREDITS):
-        run = await stage.start(plan(ADD, refuse))
-        result = await run.result()
+    _, result = await stage.play(plan(ADD, refuse), tool_modules=CREDITS)
 
     assert result.state is RunState.FAILED
     assert booked(stage) == [5, -5]

@@ -19,7 +19,7 @@ from surehand.workflows.plan.plan import Plan
 from tests.e2e.line import Line
 from tests.e2e.messages import told
 from tests.e2e.plans import mail_step
-from tests.e2e.runs import Run, example_plan, states, until
+from tests.e2e.runs import Run, refund_plan, states, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_pause import restocking
 from tests.worker_process import WorkerProcess
@@ -33,7 +33,7 @@ async def test_a_paused_runs_failed_call_is_retried(stage: Stage, order_id: str,
     asked = stage.shop.requests("refunds")["received"]
     stage.shop.fault("refunds", hold="before", fail="before", status=503, times=1)
     async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id), durability=mode)
+        run = await stage.start(refund_plan(order_id), durability=mode)
         await run.approve()
         await asyncio.to_thread(stage.shop.wait_requests, "refunds", asked + 1)
         await told(run, Verb.PAUSE, PauseRun(actor="olga"))
@@ -44,13 +44,12 @@ async def test_a_paused_runs_failed_call_is_retried(stage: Stage, order_id: str,
 
     assert (states(view.result)["refund"], states(view.result)["mail"]) == ("succeeded", "pending")
     assert result.state is RunState.COMPLETED
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
+    assert stage.made(order_id) == (1, 1, 1)
 
 
 def refund_without(step_id: str, order_id: str) -> Plan:
     """Return the example's plan but for one step."""
-    plan = example_plan("refund.yaml", order_id=order_id)
+    plan = refund_plan(order_id)
     left = tuple(step for step in plan.steps if step.id != step_id)
     return plan.model_copy(update={"steps": left})
 
@@ -70,8 +69,7 @@ async def lost(stage: Stage, order_id: str, price: Path) -> Run:
     """Return a run that has mailed a price, which is another now; its worker died unheard."""
     price.write_text("1050")
     at = f"inventory.restock:{CrashPoint.BEFORE_CLAIM}"
-    with stage.worker(crash_at=at, **PRICES) as doomed:
-        doomed.wait_ready()
+    with stage.ready_worker(crash_at=at, **PRICES) as doomed:
         plan = Plan.model_validate(told_of(order_id, price))
         run = await stage.start(plan, durability="exit")
         doomed.wait_killed()
@@ -94,9 +92,8 @@ async def test_a_lost_ledger_repeats_no_reads(stage: Stage, order_id: str, tmp_p
         await run.in_state(RunState.NEEDS_INTERVENTION)
         price.write_text("1275")
         stage.ledger.engine = kept
-        result = await run.result()
+        await run.completed()
 
-    assert result.state is RunState.COMPLETED
     counts = stage.shop.counts(order_id)
     assert (counts["mails"], counts["restocks"]) == (1, 1)
 
@@ -199,8 +196,7 @@ async def exists(file: Path) -> None:
 
 async def killed(stage: Stage, mode: str, at: str, *steps: dict[str, Any], **more: Any) -> Run:
     """Return a run whose worker has died, after its question (if it has one) was answered."""
-    with stage.worker(crash_at=at, **TOOLS) as doomed:
-        doomed.wait_ready()
+    with stage.ready_worker(crash_at=at, **TOOLS) as doomed:
         run = await stage.start(Plan.model_validate(list(steps)), durability=mode, **more)
         if any("ask" in step for step in steps):
             await run.in_state(RunState.WAITING_INPUT)
@@ -226,8 +222,7 @@ async def test_what_a_run_did_is_a_fact_of_its_new_plan_whatever_that_says(
     run = await killed(stage, mode, f"{old['tool']}:after_outcome", ASK, old)
     amend = Amend(actor="olga", plan=Plan.model_validate([ASK, new]), based_on=1)
     await run.handle.signal(Verb.AMEND, amend)
-    async with stage.worker_here(**TOOLS):
-        result = await run.result()
+    result = await stage.finish(run, **TOOLS)
 
     assert result.state is RunState.COMPLETED
     made = [stage.shop.counts(one) for one in (order_id, other)]
@@ -246,8 +241,7 @@ async def test_a_plan_waits_for_all_that_a_batch_has_done(stage: Stage, order_id
     plan = Plan.model_validate([m0, restock(order_id), *reads])
     amend = Amend(actor="olga", plan=plan, based_on=1, drops=("m1",))
     await run.handle.signal(Verb.AMEND, amend)
-    async with stage.worker_here(**TOOLS):
-        result = await run.result()
+    result = await stage.finish(run, **TOOLS)
 
     assert result.state is RunState.COMPLETED
     counts = stage.shop.counts(order_id)
@@ -262,8 +256,7 @@ async def test_cancelled_runs_show_it_all(stage: Stage, order_id: str, mode: str
     steps = [mail(order_id, "k0", "m0"), mail(order_id, "k1", "m1"), restock(order_id)]
     run = await killed(stage, mode, "inventory.restock:after_outcome", *steps)
     await run.handle.signal(Verb.CANCEL, {"actor": "oscar", "mode": how})
-    async with stage.worker_here(**TOOLS):
-        result = await run.result()
+    result = await stage.finish(run, **TOOLS)
 
     assert result.state is RunState.CANCELLED
     done = states(result)
@@ -334,8 +327,7 @@ async def test_a_worker_that_another_has_overtaken_does_nothing_with_what_it_has
             await exists(price.with_suffix(".began"))
             line.cut()
             price.write_text("1275")
-            async with stage.worker_here(**TOOLS):
-                result = await run.result()
+            result = await stage.finish(run, **TOOLS)
             price.with_suffix(".open").touch()
             await asyncio.to_thread(lonely.wait_said, LATE)
             line.mend()
@@ -356,8 +348,7 @@ async def test_a_step_asked_again_starts_over(stage: Stage, order_id: str, tmp_p
         await run.in_state(RunState.PAUSED_FAILURE)
     answer.write_text("1275")
     plan = Plan.model_validate([looks, {**asks, "after": ["look"]}, last])
-    with stage.worker(crash_at="orders.read:after_call", **TOOLS) as doomed:
-        await asyncio.to_thread(doomed.wait_ready)
+    with stage.ready_worker(crash_at="orders.read:after_call", **TOOLS) as doomed:
         await told(run, Verb.AMEND, Amend(actor="olga", plan=plan, based_on=1))
         await asyncio.to_thread(doomed.wait_killed)
     async with stage.worker_here(**TOOLS):

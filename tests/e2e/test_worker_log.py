@@ -22,7 +22,7 @@ from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.conftest import missing
 from tests.e2e.plans import UNGATED
-from tests.e2e.runs import decision_on, example_plan, step, until
+from tests.e2e.runs import decision_on, failing_plan, refund_plan, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_code_first import code
 from tests.ledger_databases import PostgresLedgers
@@ -38,7 +38,7 @@ def lines(worker: WorkerProcess) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("mode", ["sync", "exit"])
 async def test_a_failed_call_is_one_json_line(stage: Stage, order_id: str, mode: str) -> None:
     with stage.worker(log_format="json") as worker:
-        plan = example_plan("refund_fails.yaml", order_id=order_id)
+        plan = failing_plan(order_id)
         run = await stage.start(plan, durability=mode)
         await run.approve()
         assert (await run.result()).state is RunState.FAILED
@@ -73,8 +73,7 @@ async def test_a_bug_is_logged_with_its_traceback(stage: Stage, tool: str, error
 
 
 async def test_a_worker_without_tool_modules_says_what_follows(stage: Stage) -> None:
-    with stage.worker(log_format="json", tool_modules="") as worker:
-        worker.wait_ready()
+    with stage.ready_worker(log_format="json", tool_modules="") as worker:
         [warned] = [line for line in lines(worker) if line["event"] == "worker.no_tools"]
 
     assert warned["setting"] == "SUREHAND_TOOL_MODULES"
@@ -85,8 +84,7 @@ async def test_a_worker_without_tool_modules_says_what_follows(stage: Stage) -> 
 async def test_a_worker_says_that_no_passkey_counts(stage: Stage, origins: str, told: int) -> None:
     drill = {"log_format": "json", "crash_at": "payments.refund:after_call"}
     tools = "tests.variants.refund_passkey"
-    with stage.worker(**drill, tool_modules=tools, passkey_origins=origins) as worker:
-        worker.wait_ready()
+    with stage.ready_worker(**drill, tool_modules=tools, passkey_origins=origins) as worker:
         log = lines(worker)
 
     warned = [line for line in log if line["event"] == "worker.no_passkeys"]
@@ -99,39 +97,18 @@ async def test_a_worker_says_that_no_passkey_counts(stage: Stage, origins: str, 
 # A deploy: a worker that is told to stop ends its call, and the next one goes on.
 async def test_a_stopping_worker_ends_its_call(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", ignore_keys=True, hold="after")
-    before = stage.shop.requests("refunds")["received"]
-    with stage.worker() as leaving:
-        leaving.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.approve()
-        stage.shop.wait_requests("refunds", before + 1)
+    with stage.ready_worker() as leaving:
+        run, before = await stage.at_the_shop(order_id)
         leaving.signal(signal.SIGTERM)
         leaving.wait_said("worker.stopping")
-        with stage.worker() as next_one:
-            next_one.wait_ready()
+        with stage.ready_worker():
             stage.shop.clear_faults()
             assert await asyncio.to_thread(leaving.stop) == 0
-            result = await run.result()
+            result = await run.completed()
 
-    assert result.state is RunState.COMPLETED
     assert step(result, "refund").attempts == 1
     assert stage.shop.requests("refunds")["received"] == before + 1
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
-
-
-async def test_a_run_that_waits_for_approval_survives_a_deploy(stage: Stage, order_id: str) -> None:
-    # With workflows in memory, as in production: the next worker has none of this one's.
-    with stage.worker() as leaving:
-        leaving.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        request = await run.asks()
-        assert leaving.stop() == 0
-    await run.send(decision_on(request))  # nobody is there to take it
-    with stage.worker():
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
-    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert stage.made(order_id) == (1, 1, 1)
 
 
 READY = {"ready": True, "ledger": "ok", "temporal": "ok"}
@@ -191,7 +168,7 @@ class TestLedger:
             assert await asyncio.to_thread(asked, address, "/livez") == (200, {"live": True})
             database.restart()
             assert await answers(address, 200) == READY
-            run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+            run = await stage.start(refund_plan(order_id))
             await run.decide(decision_on(await run.asks()))
             await run.result()
             assert worker.running
@@ -225,12 +202,9 @@ async def test_without_its_server_a_worker_is_not_ready_until_that_is_back(
 
 async def test_a_stopping_worker_says_so(stage: Stage, address: str, order_id: str) -> None:
     stage.shop.fault("refunds", hold="before")
-    before = stage.shop.requests("refunds")["received"]
     with stage.worker(health=address) as worker:
         assert await answers(address, 200) == READY
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.approve()
-        await asyncio.to_thread(stage.shop.wait_requests, "refunds", before + 1)
+        await stage.at_the_shop(order_id)
         worker.signal(signal.SIGTERM)
         assert (await answers(address, 503))["worker"] == "it is stopping"
         stage.shop.clear_faults()
@@ -290,12 +264,10 @@ PLUGINS: Final = "tests.e2e.plugins"
 async def test_a_workflow_may_import_what_the_sandbox_would_not_load(
     stage: Stage, order_id: str, given: dict[str, str]
 ) -> None:
-    with stage.worker(**FOREIGN, **given) as worker:
-        worker.wait_ready()
+    with stage.ready_worker(**FOREIGN, **given):
         run = await stage.start(code("Foreign", order_id=order_id))
-        result = await run.result()
+        result = await run.completed()
 
-    assert result.state is RunState.COMPLETED, result.error
     assert result.output == f"https://shop.example/{order_id}"
     assert stage.shop.counts(order_id)["refunds"] == 1
     assert [row["state"] for row in await stage.effects(run)] == ["committed"]

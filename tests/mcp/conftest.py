@@ -54,7 +54,10 @@ class McpShop:
         assert not offered.silent
         return {one.full: one for one in offered.tools}
 
-    async def pin(self) -> None:
+    async def pin(self, **tools: dict[str, Any]) -> None:
+        """Pin what the file says, or write it first if there are tools to name."""
+        if tools:
+            self.say(**tools)
         named = [one for one in (await self.seen()).values() if one.said is not None]
         await asyncio.to_thread(write_pins, read_file(self.file), named)
 

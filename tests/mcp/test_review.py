@@ -69,8 +69,7 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 async def test_what_is_left_out_is_taken_for_the_worst(mcp_shop: McpShop) -> None:
-    mcp_shop.say(create_refund={}, find_refunds={"effect": "read"})
-    await mcp_shop.pin()
+    await mcp_shop.pin(create_refund={}, find_refunds={"effect": "read"})
     refund, find = mcp_tools(str(mcp_shop.file))
     assert (refund.effect, refund.recovery, refund.irreversible) == ("WRITE", "human", True)
     assert refund.approval is not None and not refund.approval.standing
@@ -80,8 +79,7 @@ async def test_what_is_left_out_is_taken_for_the_worst(mcp_shop: McpShop) -> Non
 
 
 async def test_a_tool_whose_pin_was_changed_is_not_called(mcp_shop: McpShop) -> None:
-    mcp_shop.say(create_refund=REFUND)
-    await mcp_shop.pin()
+    await mcp_shop.pin(create_refund=REFUND)
     file = pins_of(mcp_shop.file)
     file.write_text(file.read_text().replace("Refund an order", "Refund all"), encoding="utf-8")
     with pytest.raises(NotAsReviewed, match="description was"):
@@ -92,8 +90,7 @@ async def test_a_tool_whose_pin_was_changed_is_not_called(mcp_shop: McpShop) -> 
 async def test_pinning_leaves_the_file_as_it_is_and_forgets_what_it_names_no_more(
     mcp_shop: McpShop,
 ) -> None:
-    mcp_shop.say(create_refund=REFUND, find_refunds={"effect": "read"})
-    await mcp_shop.pin()
+    await mcp_shop.pin(create_refund=REFUND, find_refunds={"effect": "read"})
     mcp_shop.say(create_refund=REFUND, paint={})
     written = mcp_shop.file.read_text()
     await mcp_shop.pin()
@@ -141,8 +138,7 @@ async def test_control_characters_of_a_description_are_shown_and_not_sent_to_a_t
 
 
 async def test_an_output_over_4_mib_is_cut_by_its_bytes(mcp_shop: McpShop) -> None:
-    mcp_shop.say(create_refund=REFUND)
-    await mcp_shop.pin()
+    await mcp_shop.pin(create_refund=REFUND)
     mcp_shop.behave(floods=str(2_200_000))  # characters, of two bytes each
     output = await call(mcp_shop, "shop.create_refund", CALL)
     assert output["too_large"] > 4_400_000
@@ -154,8 +150,7 @@ async def test_a_cut_lookup_does_not_say_that_nothing_happened(mcp_shop: McpShop
     params = {"order_id": "${params.order_id}"}
     lookup = {"tool": "find_refunds", "params": params, "found": "'note' in output"}
     rule = {**lookup, "settle": "1s"}
-    mcp_shop.say(create_refund={**REFUND, "lookup": rule}, find_refunds={"effect": "read"})
-    await mcp_shop.pin()
+    await mcp_shop.pin(create_refund={**REFUND, "lookup": rule}, find_refunds={"effect": "read"})
     [tool] = [one for one in mcp_tools(str(mcp_shop.file)) if one.lookup is not None]
     assert tool.lookup is not None
     assert isinstance(await tool.lookup(tool.validate(CALL), CONTEXT), Found)
@@ -164,8 +159,7 @@ async def test_a_cut_lookup_does_not_say_that_nothing_happened(mcp_shop: McpShop
 
 
 async def test_of_a_server_with_tools_beyond_measure_none_is_called(mcp_shop: McpShop) -> None:
-    mcp_shop.say(create_refund=REFUND)
-    await mcp_shop.pin()
+    await mcp_shop.pin(create_refund=REFUND)
     mcp_shop.behave(crowd="1001")
     with pytest.raises(DependencyDown, match="more than 1000 tools"):
         await call(mcp_shop, "shop.create_refund", CALL)
@@ -175,8 +169,7 @@ async def test_of_a_server_with_tools_beyond_measure_none_is_called(mcp_shop: Mc
 
 
 async def test_a_server_that_does_not_start_was_not_called(mcp_shop: McpShop) -> None:
-    mcp_shop.say(create_refund=REFUND)
-    await mcp_shop.pin()
+    await mcp_shop.pin(create_refund=REFUND)
     text = mcp_shop.file.read_text().replace("warm.py", "nothing.py")
     mcp_shop.file.write_text(text, encoding="utf-8")
     with pytest.raises(DependencyDown, match="cannot be reached"):
@@ -319,8 +312,7 @@ async def test_doctor_tells_of_servers_and_pins(mcp_shop: McpShop) -> None:
         assert found.name == "MCP server shop"
         return found
 
-    mcp_shop.say(create_refund=REFUND, find_refunds={"effect": "read"})
-    await mcp_shop.pin()
+    await mcp_shop.pin(create_refund=REFUND, find_refunds={"effect": "read"})
     well = await looked()
     assert (well.ok, well.detail) == (True, "answers; 2 tools, as reviewed")
 

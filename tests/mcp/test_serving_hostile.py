@@ -18,7 +18,7 @@ from surehand.activities.mcp.calls import ask_servers, write_pins
 from surehand.activities.mcp.server_file import read_file
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
-from tests.e2e.runs import Run, decision_on, example_plan, step
+from tests.e2e.runs import Run, decision_on, refund_plan, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_policies import signed
 from tests.ledger.people import key_of, person
@@ -50,7 +50,7 @@ async def asked_of(run: Run) -> str:
 
 
 async def test_no_tool_approves_anything(served: Served, working: Stage, order_id: str) -> None:
-    run = await working.start(example_plan("refund.yaml", order_id=order_id))
+    run = await working.start(refund_plan(order_id))
     request = await run.asks()
     ids = [
         request.approval_id, "refund/1", "refund.1", "refund", f"{run.run_id}/refund.1",
@@ -280,10 +280,10 @@ async def test_where_only_signed_counts_starts_and_answers_carry_the_caller_s_ke
                 ]
             )
         asking, paying = served.taken(ask), served.taken(refund)
-        assert (await asking.result()).state is RunState.COMPLETED
+        await asking.completed()
         request = await paying.asks()
         await paying.decide(signed(decision_on(request, approver="ann"), paying, anns))
-        assert (await paying.result()).state is RunState.COMPLETED
+        await paying.completed()
     [answered] = await stage.events(asking, "steering.accepted")
     assert (answered["body"]["actor"], answered["body"]["verified"]) == ("uma", True)
     for secret in ("PRIVATE KEY", "sesame", file.read_text().splitlines()[1], stage.ledger_url):

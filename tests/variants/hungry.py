@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Final
 
-from surehand import READ, WRITE, No, ToolContext, tool
+from surehand import READ, No, ToolContext, tool
 from surehand.examples.shop import tools as shop
 from surehand.examples.shop.params import Order, OrderParams, Refund, RefundParams
-
-calculate_refund = shop.calculate_refund
-cancel_refund = shop.cancel_refund
-restock = shop.restock
-undo_restock = shop.undo_restock
-send_mail = shop.send_mail
+from surehand.examples.shop.tools import *  # noqa: F403
 
 TOO_MUCH: Final = 64 * 1024**3  # bytes
 _reads = itertools.count(1)
@@ -27,19 +23,11 @@ async def read_order(params: OrderParams, ctx: ToolContext) -> Order | No:
     return await shop.read_order.fn(params, ctx)
 
 
-@tool(
-    shop.refund.name,
-    effect=WRITE,
-    timeout=shop.refund.timeout,
-    key=shop.refund.key,
-    lookup=shop.refund.lookup,
-    settle=shop.refund.settle,
-    compensate=shop.refund.compensate,
-    approval=shop.refund.approval,
-    describe=shop.refund.describe,
-)
-async def refund(params: RefundParams, ctx: ToolContext) -> Refund | No:
+async def _pay(params: RefundParams, ctx: ToolContext) -> Refund | No:
     """Pay, and load a large receipt."""
     paid = await shop.refund.fn(params, ctx)
     bytearray(TOO_MUCH)
     return paid
+
+
+refund = replace(shop.refund, fn=_pay)

@@ -7,14 +7,7 @@ from datetime import timedelta
 from surehand import WRITE, Dedupes, No, ToolContext, tool
 from surehand.examples.shop import tools as shop
 from surehand.examples.shop.params import Mailed, MailParams
-
-read_order = shop.read_order
-calculate_refund = shop.calculate_refund
-refund = shop.refund
-cancel_refund = shop.cancel_refund
-restock = shop.restock
-undo_restock = shop.undo_restock
-send_mail = shop.send_mail
+from surehand.examples.shop.tools import *  # noqa: F403
 
 
 @tool("notes.send", effect=WRITE, dedupes=Dedupes(window=timedelta(hours=24)), irreversible=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from langchain.agents import create_agent
@@ -19,17 +17,33 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from surehand.agents.langchain import SurehandMiddleware, model, tool_node, tools
-from tests.variants.agents_drill import STORY, call_id, count_turn, shares_of
-from tests.variants.agents_drill import paying as refund_params
+from tests.variants import agent_scripts as scripts
+from tests.variants.agent_scripts import (
+    Call,
+    Said,
+    calling,
+    count_turn,
+    from_texts,
+    paying,
+    pays,
+    reads,
+    turns_of,
+)
 
-#: What a model says, by the order and what it was told.
-Script = Callable[[str, list[str]], AIMessage]
+
+def message(said: Said, turn: int = 0) -> AIMessage:
+    """Return what is said as LangChain has it."""
+    calls = [
+        {"name": one.tool, "args": one.params, "id": one.id or f"call-{turn}-{place}"}
+        for place, one in enumerate(said.calls)
+    ]
+    return AIMessage(said.text, tool_calls=calls)
 
 
 class Scripted(BaseChatModel):
     """A model that counts a turn in the file that the prompt names, and does as its script says."""
 
-    script: Script
+    script: Callable[[str, list[str]], Said | AIMessage]
 
     @property
     def _llm_type(self) -> str:
@@ -39,9 +53,11 @@ class Scripted(BaseChatModel):
         return self.bind(tools=tools, **kwargs)
 
     def _generate(self, messages: list[BaseMessage], *given: Any, **more: Any) -> ChatResult:
-        order_id = count_turn(prompt_in(messages))
+        prompt = prompt_in(messages)
+        count_turn(prompt)
         told = [str(one.content) for one in messages if isinstance(one, ToolMessage)]
-        said = self.script(order_id, told)
+        found = self.script(prompt, told)
+        said = message(found, len(told) + 1) if isinstance(found, Said) else found
         said.usage_metadata = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
         said.response_metadata = {"model_provider": "openai", "model_name": "gpt-5"}
         return ChatResult(generations=[ChatGeneration(message=said)])
@@ -56,47 +72,20 @@ class Halting(Scripted):
 
     async def _agenerate(self, messages: list[BaseMessage], *given: Any, **more: Any) -> ChatResult:
         said = self._generate(messages)
-        if Path(prompt_in(messages).split(" ")[1]).stat().st_size == 1:
+        if turns_of(prompt_in(messages)) == 1:
             await asyncio.Event().wait()
         return said
 
 
-def tell(order_id: str, told: list[str]) -> AIMessage:
-    """Tell a story."""
-    return AIMessage(STORY)
-
-
-def calling(*calls: tuple[str, dict[str, Any]], turn: int) -> AIMessage:
-    return AIMessage(
-        "",
-        tool_calls=[
-            {"name": name, "args": params, "id": f"call-{turn}-{place}"}
-            for place, (name, params) in enumerate(calls)
-        ],
-    )
-
-
-def reading(order_id: str) -> tuple[str, dict[str, Any]]:
-    return "orders_read", {"order_id": order_id}
-
-
-def paying(order_id: str) -> tuple[str, dict[str, Any]]:
-    return "payments_refund", refund_params(order_id)
-
-
-def refund(order_id: str, told: list[str]) -> AIMessage:
-    """Read an order, refund it, and say what came of it."""
-    if not told:
-        return calling(reading(order_id), turn=1)
-    if len(told) == 1:
-        return calling(paying(order_id), turn=2)
-    return AIMessage(f"told: {told[-1]}")
+def saying(script: scripts.Script) -> Scripted:
+    """Return a model with a script that all frameworks have."""
+    return Scripted(script=from_texts(script))
 
 
 HERE = "tests.variants.langchain_agents"
 OURS = SurehandMiddleware(["orders.read", "payments.refund"])
 
-refunding = Scripted(script=refund)
+refunding = saying(scripts.refund)
 refunds = create_agent(
     model(f"{HERE}:refunding"),
     system_prompt="Refund what the customer asks for.",
@@ -104,7 +93,7 @@ refunds = create_agent(
     name="refunds",
 )
 
-never_said = Halting(script=tell)
+never_said = Halting(script=scripts.tell)
 halting = create_agent(model(f"{HERE}:never_said"), middleware=[SurehandMiddleware([])])
 
 
@@ -131,64 +120,39 @@ async def with_a_secret(request: Any, handler: Any) -> Any:
 secretive = create_agent(model(f"{HERE}:refunding"), middleware=[with_a_secret, OURS])
 
 
-def both(order_id: str, told: list[str]) -> AIMessage:
+def both(prompt: str, told: list[str]) -> Said:
     """Refund and read in one turn, and say what came of it."""
-    if not told:
-        return calling(paying(order_id), reading(order_id), turn=1)
-    return AIMessage("; ".join(told))
+    return Said("; ".join(told)) if told else calling(pays(prompt), reads(prompt))
 
 
-def ask(order_id: str, told: list[str]) -> AIMessage:
-    """Ask a human, and give up where the answer is no."""
-    if not told:
-        given = {"question": "Pay it back?", "answer": {"type": "boolean"}}
-        return calling(("ask_human", given), turn=1)
-    if told == ["false"]:
-        return calling(("give_up", {"reason": "nobody wants it"}), turn=2)
-    return AIMessage(f"told: {told[0].title()}")
-
-
-asking = Scripted(script=ask)
+asking = saying(scripts.ask)
 asker = create_agent(model(f"{HERE}:asking"), middleware=[SurehandMiddleware([], human=True)])
 
 
-def stumble(order_id: str, told: list[str]) -> AIMessage:
+def stumble(prompt: str, told: list[str]) -> Said | AIMessage:
     """Call what is not there, then with what is no JSON, then say what was told."""
     if not told:
-        return calling(("orders_delete", {}), turn=1)
+        return calling(Call("orders_delete", {}))
     if len(told) == 1:
         broken = {"name": "orders_read", "args": "{order", "id": "call-2", "error": "no JSON"}
         return AIMessage("", invalid_tool_calls=[{"type": "invalid_tool_call", **broken}])
-    return AIMessage("; ".join(told))
+    return Said("; ".join(told))
 
 
-def begin_oddly(order_id: str, told: list[str]) -> AIMessage:
+def begin_oddly(prompt: str, told: list[str]) -> Said:
     """Ask for an order by a number that no canonical JSON has, then do as wanted."""
-    if not told:
-        return calling(("orders_read", {"order_id": 2**60}), turn=1)
-    if len(told) == 1:
-        return calling(reading(order_id), turn=2)
-    return calling(paying(order_id), turn=3) if len(told) == 2 else AIMessage("paid")
+    odd = Call("orders_read", {"order_id": 2**60})
+    return (
+        Said("paid") if len(told) == 3 else calling((odd, reads(prompt), pays(prompt))[len(told)])
+    )
 
 
-def never_done(order_id: str, told: list[str]) -> AIMessage:
-    return calling(reading(order_id), turn=len(told) + 1)
-
-
-def long_talk(order_id: str, told: list[str]) -> AIMessage:
-    """Read an order 200 times over, and talk about it at length."""
-    if len(told) == 200:
-        return AIMessage("done")
-    said = calling(reading(order_id), turn=len(told) + 1)
-    said.content = f"{len(told)}: " + "hm " * 150
-    return said
-
-
-talking = Scripted(script=long_talk)
+talking = saying(scripts.long_talk)
 talker = create_agent(model(f"{HERE}:talking"), middleware=[OURS])
 beginning_oddly = Scripted(script=begin_oddly)
 odd = create_agent(model(f"{HERE}:beginning_oddly"), middleware=[OURS])
-in_parallel, stumbling, endless = (Scripted(script=one) for one in (both, stumble, never_done))
+in_parallel, stumbling = Scripted(script=both), Scripted(script=stumble)
+endless = saying(scripts.never_done)
 hasty = create_agent(model(f"{HERE}:in_parallel"), middleware=[OURS])
 stumbler = create_agent(model(f"{HERE}:stumbling"), middleware=[OURS])
 runner = create_agent(model(f"{HERE}:endless"), middleware=[OURS])
@@ -201,11 +165,10 @@ def shout(text: str) -> str:
     return text.upper()
 
 
-def confirm(order_id: str, told: list[str]) -> AIMessage:
+def confirm(prompt: str, told: list[str]) -> Said:
     """Refund and calculate in one turn, and say what came of it."""
-    if not told:
-        return calling(paying(order_id), ("shout", {"text": "late"}), turn=1)
-    return AIMessage("; ".join(told))
+    calls = pays(prompt), Call("shout", {"text": "late"})
+    return Said("; ".join(told)) if told else calling(*calls)
 
 
 confirming = Scripted(script=confirm)
@@ -260,65 +223,16 @@ asks_afterwards = (
 )
 
 
-class Sharing(Scripted):
-    """A model that tells each agent which is its tool its share of what it was told itself."""
-
-    def _generate(self, messages: list[BaseMessage], *given: Any, **more: Any) -> ChatResult:
-        result = super()._generate(messages)
-        prompts = shares_of(prompt_in(messages))
-        for one in result.generations[0].message.tool_calls:  # type: ignore[attr-defined]
-            if one["name"] in ("research", "pay"):
-                one["args"] = {"input": prompts.pop(0)}
-        return result
-
-
-def again(*calls: tuple[str, dict[str, Any]], ids: tuple[int, ...]) -> AIMessage:
-    """Call tools by ids that other turns have, too."""
-    both = zip(calls, ids, strict=True)
-    return AIMessage(
-        "", tool_calls=[{"name": n, "args": args, "id": call_id(i)} for (n, args), i in both]
-    )
-
-
-def read_and_refund(order_id: str, told: list[str]) -> AIMessage:
-    """Read an order and refund it, both by one call id, and say what came of it."""
-    if told:
-        return AIMessage(json.dumps(told))
-    return again(reading(order_id), paying(order_id), ids=(0, 0))
-
-
-def look_and_refund(order_id: str, told: list[str]) -> AIMessage:
-    """Have another agent look at the order, refund it, and say what came of it."""
-    if told:
-        return AIMessage(json.dumps(told))
-    return again(("research", {}), paying(order_id), ids=(0, 1))
-
-
-def look_twice(order_id: str, told: list[str]) -> AIMessage:
-    """Read an order twice."""
-    if len(told) == 2:
-        return AIMessage("looked")
-    return again(reading(order_id), ids=(len(told),))
-
-
-def share_out(order_id: str, told: list[str]) -> AIMessage:
-    """Have a clerk for each of two orders pay it back, and say what came of it."""
-    if told:
-        return AIMessage(json.dumps(told))
-    return again(("pay", {}), ("pay", {}), ids=(0, 1))
-
-
-def pay_back(order_id: str, told: list[str]) -> AIMessage:
-    """Refund an order, and say what came of it."""
-    if told:
-        return AIMessage(json.dumps(told))
-    return again(paying(order_id), ids=(0,))
-
-
-repeating, looking_twice, paying_back = (
-    Scripted(script=one) for one in (read_and_refund, look_twice, pay_back)
+repeating, looking_twice, paying_back, sharing, looking_and_refunding = map(
+    saying,
+    (
+        scripts.read_and_refund,
+        scripts.look_twice,
+        scripts.pay_back,
+        scripts.share_out,
+        scripts.look_and_refund,
+    ),
 )
-sharing, looking_and_refunding = Sharing(script=share_out), Sharing(script=look_and_refund)
 repeater = create_agent(model(f"{HERE}:repeating"), middleware=[OURS])
 researcher = create_agent(
     model(f"{HERE}:looking_twice"), middleware=[SurehandMiddleware(["orders.read"])]
@@ -354,11 +268,9 @@ overseer = create_agent(
 @wrap_tool_call
 async def redirect(request: Any, handler: Any) -> Any:
     """Put a refund in the place of each read."""
-    order_id = request.tool_call["args"]["order_id"]
-    name, args = paying(order_id)
-    return await handler(
-        request.override(tool_call={**request.tool_call, "name": name, "args": args})
-    )
+    params = paying(request.tool_call["args"]["order_id"])
+    paid = {**request.tool_call, "name": "payments_refund", "args": params}
+    return await handler(request.override(tool_call=paid))
 
 
 redirected = create_agent(model(f"{HERE}:looking_twice"), middleware=[redirect, OURS])
@@ -395,9 +307,10 @@ def confirm_it(question: str) -> str:
 
 def ask_and_pay(state: MessagesState) -> dict[str, Any]:
     """Ask for two calls without a model."""
-    order_id = count_turn(prompt_in(state["messages"]))
-    calls = again(("confirm_it", {"question": "Go on?"}), paying(order_id), ids=(0, 1))
-    return {"messages": [calls]}
+    prompt = prompt_in(state["messages"])
+    count_turn(prompt)
+    confirms = Call("confirm_it", {"question": "Go on?"}, "call_0")
+    return {"messages": [message(calling(confirms, pays(prompt, 1)))]}
 
 
 def say_what_came(state: MessagesState) -> dict[str, Any]:
@@ -421,10 +334,11 @@ ACTS = tool_node("orders.read", "payments.refund")
 
 async def read_then_pay(state: MessagesState) -> dict[str, Any]:
     """Make two calls without a model, one after the other, and give both the same id."""
-    order_id = count_turn(prompt_in(state["messages"]))
+    prompt = prompt_in(state["messages"])
+    count_turn(prompt)
     told = list[BaseMessage]()
-    for call in (reading(order_id), paying(order_id)):
-        made = await ACTS.ainvoke({"messages": [again(call, ids=(0,))]})
+    for call in (reads(prompt, 0), pays(prompt, 0)):
+        made = await ACTS.ainvoke({"messages": [message(calling(call))]})
         told += made["messages"]
     return {"messages": [AIMessage("; ".join(str(one.content) for one in told))]}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from agents import (
@@ -23,26 +22,44 @@ from agents.testing import assistant_message, function_call
 from openai.types.responses import ResponseFunctionToolCall
 
 from surehand.agents.openai_agents import SurehandAgent, model
-from tests.variants.agents_drill import STORY, call_id, count_turn, paying, shares_of
+from tests.variants import agent_scripts as scripts
+from tests.variants.agent_scripts import (
+    Call,
+    Said,
+    calling,
+    count_turn,
+    from_texts,
+    paying,
+    pays,
+    reads,
+    told_of,
+    turns_of,
+)
 
-#: What a model says, by what it was told and by the tools that it has.
-Script = Callable[[str, list[str], list[Any]], Any]
+HERE = "tests.variants.openai_agents"
+BOTH = ["orders.read", "payments.refund"]
 
 
 class Scripted(Model):
     """A model that counts a turn in the file that the prompt names, and does as its script says."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Callable[[str, list[str], list[Any]], Said]) -> None:
+        """Make a model; its script has the prompt, what it was told, and its colleagues."""
         self._script = script
 
     async def get_response(
         self, system_instructions: str | None, input: Any, *rest: Any, **more: Any
     ) -> ModelResponse:
-        order_id = count_turn(str(input[0]["content"]))
+        prompt = str(input[0]["content"])
+        count_turn(prompt)
         told = [one["output"] for one in input if one.get("type") == "function_call_output"]
-        said = self._script(order_id, told, rest[3])
+        said = self._script(prompt, told, rest[3])
+        calls = [
+            function_call(one.tool, one.params, call_id=one.id or f"call-{len(told) + 1}-{place}")
+            for place, one in enumerate(said.calls)
+        ]
         usage = Usage(requests=1, input_tokens=10, output_tokens=5, total_tokens=15)
-        output = said if isinstance(said, list) else [said]
+        output = calls or [assistant_message(said.text)]
         return ModelResponse(output=output, usage=usage, response_id=None)
 
     def stream_response(self, *args: Any, **kwargs: Any) -> Any:
@@ -56,136 +73,52 @@ class Halting(Scripted):
         self, system_instructions: str | None, input: Any, *rest: Any, **more: Any
     ) -> ModelResponse:
         said = await super().get_response(system_instructions, input, *rest, **more)
-        if Path(str(input[0]["content"]).split(" ")[1]).stat().st_size == 1:
+        if turns_of(str(input[0]["content"])) == 1:
             await asyncio.Event().wait()
         return said
 
 
-class Delegating(Scripted):
-    """A model that tells each agent which is its tool its share of what it was told itself."""
-
-    async def get_response(
-        self, system_instructions: str | None, input: Any, *rest: Any, **more: Any
-    ) -> ModelResponse:
-        whole = await super().get_response(system_instructions, input, *rest, **more)
-        prompts = shares_of(input[0]["content"])
-        calls = [one for one in whole.output if isinstance(one, ResponseFunctionToolCall)]
-        for said in calls:
-            if said.name in ("research", "pay"):
-                said.arguments = json.dumps({"input": prompts.pop(0)})
-        return whole
+def saying(script: scripts.Script) -> Scripted:
+    """Return a model with a script that all frameworks have."""
+    same = from_texts(script)
+    return Scripted(lambda prompt, told, colleagues: same(prompt, told))
 
 
-def tell(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
-    """Tell a story."""
-    return assistant_message(STORY)
-
-
-def calling(tool: str, turn: int, params: dict[str, Any]) -> Any:
-    return function_call(tool, params, call_id=f"call-{turn}")
-
-
-def refund(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
-    """Read an order, refund it, and say what came of it."""
-    if not told:
-        return calling("orders_read", 1, {"order_id": order_id})
-    if len(told) == 1:
-        return calling("payments_refund", 2, paying(order_id))
-    return assistant_message(f"told: {told[-1]}")
-
-
-def ask(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
-    """Ask a human, and give up where the answer is no."""
-    if not told:
-        given = {"question": "Pay it back?", "answer": {"type": "boolean"}}
-        return calling("ask_human", 1, given)
-    if json.loads(told[0]) is False:
-        return calling("give_up", 2, {"reason": "nobody wants it"})
-    return assistant_message(f"told: {json.loads(told[0])}")
-
-
-def hand_over(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
+def hand_over(prompt: str, told: list[str], colleagues: list[Any]) -> Said:
     """Read an order, and leave the refund to the colleague that there is."""
-    if not told:
-        return calling("orders_read", 1, {"order_id": order_id})
-    return calling(handoffs[0].tool_name, 2, {})
+    return calling(Call(colleagues[0].tool_name, {}) if told else reads(prompt))
 
 
-def take_over(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
+def take_over(prompt: str, told: list[str], colleagues: list[Any]) -> Said:
     """Refund what a colleague has read."""
     order, transfer, *done = told
-    if not done:
-        assert json.loads(order)["order_id"] == order_id and "cashier" in transfer
-        return calling("payments_refund", 3, paying(order_id))
-    return assistant_message("paid")
+    assert json.loads(order)["order_id"] == reads(prompt).params["order_id"]
+    assert "cashier" in transfer
+    return Said("paid") if done else calling(pays(prompt))
 
 
-def stumble(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
+def stumble(prompt: str, told: list[str], colleagues: list[Any]) -> Said:
     """Call what is not there, then with what is no JSON, then say what was told."""
-    if not told:
-        return calling("orders_delete", 1, {})
-    if len(told) == 1:
-        return function_call("orders_read", "{order", call_id="call-2")
-    return assistant_message("; ".join(told))
+    if len(told) < 2:
+        return calling(Call("orders_read", "{order") if told else Call("orders_delete", {}))
+    return Said("; ".join(told))
 
 
-def never_done(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
-    return calling("orders_read", len(told) + 1, {"order_id": order_id})
-
-
-def delegate(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
+def delegate(prompt: str, told: list[str], colleagues: list[Any]) -> Said:
     """Have another agent look at the order, and say what came of it."""
-    if not told:
-        return calling("research", 1, {})
-    return assistant_message(f"told: {told[-1]}")
+    return Said(f"told: {told[-1]}") if told else calling(Call("research", {"input": prompt}))
 
 
-def look_often(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
+def look_often(prompt: str, told: list[str], colleagues: list[Any]) -> Said:
     """Read an order until the run's history is long."""
-    if len(told) == 6:
-        return assistant_message(f"seen {len(told)} times")
-    return calling("orders_read", len(told) + 1, {"order_id": order_id})
+    return Said(f"seen {len(told)} times") if len(told) == 6 else calling(reads(prompt))
 
 
-def again(tool: str, place: int, params: dict[str, Any]) -> Any:
-    """Call a tool by an id that other turns have, too."""
-    return function_call(tool, params, call_id=call_id(place))
-
-
-def read_and_refund(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
-    """Read an order and refund it, both by one call id, and say what came of it."""
-    if told:
-        return assistant_message(json.dumps(told))
-    read = again("orders_read", 0, {"order_id": order_id})
-    return [read, again("payments_refund", 0, paying(order_id))]
-
-
-def look_and_refund(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
-    """Have another agent look at the order, refund it, and say what came of it."""
-    if told:
-        return assistant_message(json.dumps(told))
-    return [again("research", 0, {}), again("payments_refund", 1, paying(order_id))]
-
-
-def look_twice(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
-    """Read an order twice."""
-    if len(told) == 2:
-        return assistant_message("looked")
-    return again("orders_read", len(told), {"order_id": order_id})
-
-
-def share_out(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
-    """Have a clerk for each of two orders pay it back, and say what came of it."""
-    if told:
-        return assistant_message(json.dumps(told))
-    return [again("pay", 0, {}), again("pay", 1, {})]
-
-
-def pay_back(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
-    """Refund an order, and say what came of it."""
-    if told:
-        return assistant_message(json.dumps(told))
-    return again("payments_refund", 0, paying(order_id))
+def shout_twice(prompt: str, told: list[str], colleagues: list[Any]) -> Said:
+    """Calculate two things that a human has to allow, and say what came of them."""
+    texts = ("late", "lost")
+    calls = (Call("shout", {"text": text}, f"call_{at}") for at, text in enumerate(texts))
+    return told_of(told) if told else calling(*calls)
 
 
 class Redirecting(AgentHooks[Any]):
@@ -198,11 +131,20 @@ class Redirecting(AgentHooks[Any]):
                 said.name, said.arguments = "payments_refund", json.dumps(paying(given["order_id"]))
 
 
-refunding, handing_over, taking_over = Scripted(refund), Scripted(hand_over), Scripted(take_over)
-never_said, asking = Halting(tell), Scripted(ask)
-delegating, looking = Delegating(delegate), Scripted(look_often)
-stumbling, endless = Scripted(stumble), Scripted(never_done)
-HERE = "tests.variants.openai_agents"
+refunding, asking, endless = map(saying, (scripts.refund, scripts.ask, scripts.never_done))
+handing_over, taking_over, stumbling = map(Scripted, (hand_over, take_over, stumble))
+delegating, looking, shouting = map(Scripted, (delegate, look_often, shout_twice))
+repeating, looking_twice, paying_back, sharing, looking_and_refunding = map(
+    saying,
+    (
+        scripts.read_and_refund,
+        scripts.look_twice,
+        scripts.pay_back,
+        scripts.share_out,
+        scripts.look_and_refund,
+    ),
+)
+never_said = Halting(lambda *asked: Said(scripts.STORY))
 
 refunds = SurehandAgent(
     name="refunds",
@@ -227,11 +169,6 @@ delegator = SurehandAgent(
     run_tools=[],
 )
 
-repeating, looking_twice, paying_back = (
-    Scripted(one) for one in (read_and_refund, look_twice, pay_back)
-)
-sharing, looking_and_refunding = Delegating(share_out), Delegating(look_and_refund)
-BOTH = ["orders.read", "payments.refund"]
 repeater = SurehandAgent(name="repeater", model=f"{HERE}:repeating", run_tools=BOTH)
 redirected = SurehandAgent(
     name="redirected", model=f"{HERE}:looking_twice", run_tools=BOTH, hooks=Redirecting()
@@ -253,20 +190,12 @@ overseer = SurehandAgent(
 )
 
 
-def shout_twice(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
-    """Calculate two things that a human has to allow, and say what came of them."""
-    if told:
-        return assistant_message(json.dumps(told))
-    return [again("shout", 0, {"text": "late"}), again("shout", 1, {"text": "lost"})]
-
-
 @function_tool(needs_approval=True)
 def shout(text: str) -> str:
     """Say it loud."""
     return text.upper()
 
 
-shouting = Scripted(shout_twice)
 shouter = SurehandAgent(
     name="shouter", model=model(f"{HERE}:shouting", own=["shout"]), tools=[shout]
 )
@@ -303,4 +232,4 @@ searcher = Agent[Any](name="searcher", model=f"{HERE}:refunding", tools=[WebSear
 
 
 #: Its model would be asked in workflow code.
-unrecorded = SurehandAgent(name="unrecorded", model=Scripted(refund), run_tools=["orders.read"])
+unrecorded = SurehandAgent(name="unrecorded", model=refunding, run_tools=["orders.read"])

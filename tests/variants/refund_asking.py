@@ -10,13 +10,7 @@ from pydantic import BaseModel
 from surehand import READ, ToolContext, tool
 from surehand.examples.shop import tools as shop
 from surehand.examples.shop.params import RefundParams
-
-read_order = shop.read_order
-calculate_refund = shop.calculate_refund
-cancel_refund = shop.cancel_refund
-restock = shop.restock
-undo_restock = shop.undo_restock
-send_mail = shop.send_mail
+from surehand.examples.shop.tools import *  # noqa: F403
 
 
 async def _refund(params: RefundParams, ctx: ToolContext) -> Any:

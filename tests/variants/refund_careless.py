@@ -21,14 +21,8 @@ from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.steps.entries import ClaimRequest, ClaimResult
 from surehand.examples.shop import tools as shop
 from surehand.examples.shop.params import Refund, RefundParams
+from surehand.examples.shop.tools import *  # noqa: F403
 from surehand.workflows.contracts.tools import ToolCall
-
-read_order = shop.read_order
-calculate_refund = shop.calculate_refund
-cancel_refund = shop.cancel_refund
-restock = shop.restock
-undo_restock = shop.undo_restock
-send_mail = shop.send_mail
 
 
 class HastyRefund(RefundParams):

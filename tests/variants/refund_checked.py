@@ -8,13 +8,7 @@ from typing import Any
 from surehand import Permanent, ToolContext
 from surehand.examples.shop import tools as shop
 from surehand.examples.shop.client import send
-
-read_order = shop.read_order
-calculate_refund = shop.calculate_refund
-cancel_refund = shop.cancel_refund
-restock = shop.restock
-undo_restock = shop.undo_restock
-send_mail = shop.send_mail
+from surehand.examples.shop.tools import *  # noqa: F403
 
 
 async def order_as_it_is(params: Any, ctx: ToolContext) -> Any:

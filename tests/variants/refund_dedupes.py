@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
-from surehand import WRITE, Dedupes, tool
+from surehand import Dedupes
 from surehand.examples.shop import tools as shop
+from surehand.examples.shop.tools import *  # noqa: F403
+from surehand.workflows.contracts.tools import Recovery
 
-read_order = shop.read_order
-calculate_refund = shop.calculate_refund
-cancel_refund = shop.cancel_refund
-restock = shop.restock
-undo_restock = shop.undo_restock
-send_mail = shop.send_mail
-close_ticket = shop.close_ticket
-
-refund = tool(
-    shop.refund.name,
-    effect=WRITE,
-    timeout=shop.refund.timeout,
-    key=shop.refund.key,
-    dedupes=Dedupes(window=timedelta(hours=24)),
-    compensate=shop.refund.compensate,
-    approval=shop.refund.approval,
-    describe=shop.refund.describe,
-)(shop.refund.fn)
+_BY_KEY = {"recovery": Recovery.DEDUPES, "dedupes": Dedupes(window=timedelta(hours=24))}
+refund = replace(shop.refund, lookup=None, settle=None, **_BY_KEY)

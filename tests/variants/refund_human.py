@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from surehand import WRITE, tool
+from dataclasses import replace
+
 from surehand.examples.shop import tools as shop
+from surehand.examples.shop.tools import *  # noqa: F403
+from surehand.workflows.contracts.tools import Recovery
 
-read_order = shop.read_order
-calculate_refund = shop.calculate_refund
-cancel_refund = shop.cancel_refund
-restock = shop.restock
-undo_restock = shop.undo_restock
-send_mail = shop.send_mail
-close_ticket = shop.close_ticket
-
-refund = tool(
-    shop.refund.name,
-    effect=WRITE,
-    timeout=shop.refund.timeout,
-    key=shop.refund.key,
-    recovery="human",
-    compensate=shop.refund.compensate,
-    approval=shop.refund.approval,
-    describe=shop.refund.describe,
-)(shop.refund.fn)
+refund = replace(shop.refund, lookup=None, settle=None, recovery=Recovery.HUMAN)

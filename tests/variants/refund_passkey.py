@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from surehand import WRITE, ApprovalPolicy, ApprovalRule, tool
-from surehand.examples.shop import tools as shop
+from dataclasses import replace
 
-cancel_refund = shop.cancel_refund
+from surehand import ApprovalPolicy, ApprovalRule
+from tests.variants import refund_human
+from tests.variants.refund_human import cancel_refund as cancel_refund
 
-refund = tool(
-    shop.refund.name,
-    effect=WRITE,
-    timeout=shop.refund.timeout,
-    key=shop.refund.key,
-    recovery="human",
-    compensate=shop.refund.compensate,
-    approval=ApprovalPolicy(rules=(ApprovalRule(when="amount > 100", proof="passkey"),)),
-    describe=shop.refund.describe,
-)(shop.refund.fn)
+_PASSKEY = ApprovalPolicy(rules=(ApprovalRule(when="amount > 100", proof="passkey"),))
+refund = replace(refund_human.refund, approval=_PASSKEY)

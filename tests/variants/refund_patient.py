@@ -12,13 +12,7 @@ from surehand import ToolContext
 from surehand.examples.shop import tools as shop
 from surehand.examples.shop.client import DEFAULT_URL
 from surehand.examples.shop.params import Refund, RefundParams
-
-read_order = shop.read_order
-calculate_refund = shop.calculate_refund
-cancel_refund = shop.cancel_refund
-restock = shop.restock
-undo_restock = shop.undo_restock
-send_mail = shop.send_mail
+from surehand.examples.shop.tools import *  # noqa: F403
 
 
 async def pay(params: RefundParams, ctx: ToolContext) -> Refund:

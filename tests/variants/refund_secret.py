@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-from surehand import WRITE, tool
-from surehand.examples.shop import tools as shop
+from dataclasses import replace
 
-read_order = shop.read_order
-calculate_refund = shop.calculate_refund
-cancel_refund = shop.cancel_refund
-restock = shop.restock
-undo_restock = shop.undo_restock
-send_mail = shop.send_mail
-close_ticket = shop.close_ticket
+from tests.variants import refund_human
+from tests.variants.refund_human import *  # noqa: F403
 
-refund = tool(
-    shop.refund.name,
-    effect=WRITE,
-    timeout=shop.refund.timeout,
-    key=shop.refund.key,
-    recovery="human",
-    compensate=shop.refund.compensate,
-    approval=shop.refund.approval,
-    describe=shop.refund.describe,
-    secret_params=True,
-)(shop.refund.fn)
+refund = replace(refund_human.refund, secret_params=True)

@@ -5,13 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from surehand.examples.shop import tools as shop
-
-read_order = shop.read_order
-calculate_refund = shop.calculate_refund
-cancel_refund = shop.cancel_refund
-restock = shop.restock
-undo_restock = shop.undo_restock
-send_mail = shop.send_mail
-close_ticket = shop.close_ticket
+from surehand.examples.shop.tools import *  # noqa: F403
 
 refund = replace(shop.refund, approval=None)
