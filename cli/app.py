@@ -176,6 +176,7 @@ _VERBS: Final[dict[str, dict[str, str]]] = {
         "settings": "cli.doctor:settings",
         "tools": "cli.tools:tools",
         "drill": "drill.verb:drill",
+        "try": "drill.verb:try_agent",
         "demo": "cli.demo:demo",
     },
     "Programs": dict(_PROGRAMS),

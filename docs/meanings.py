@@ -52,6 +52,7 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
     "tools": ("ToolList",),
     "doctor": ("DoctorReport",),
     "drill": ("DrillReport",),
+    "try": ("ComparisonReport",),
     "demo": ("DemoReport",),
     "init": ("NewProject",),
     "dev": (),

@@ -202,7 +202,7 @@ class DrillReport(Shape):
 
     def __str__(self) -> str:
         """Return the matrix and all that is wrong, as text."""
-        return print_report(self)
+        return print_lines(make_lines(self))
 
 
 def nearest_rank(times: Sequence[float], percent: int) -> float:
@@ -314,13 +314,13 @@ def describe_cell(cell: DrillCell) -> str:
     return f"{name_row(cell.step, cell.undo)} {cell.point}: {told}{f' ({why})' if why else ''}"
 
 
-def print_report(report: DrillReport, *, html: bool = False) -> str:
-    """Return the report as it is printed on a wide terminal: as plain text, or as an HTML page."""
+def print_lines(lines: Lines, *, html: bool = False) -> str:
+    """Return a report as it is printed on a wide terminal: as plain text, or as an HTML page."""
     printer = Printer(json_output=False)
     printer.console = console = Console(
         file=io.StringIO(), record=True, width=200, force_terminal=True, color_system="truecolor",
         markup=False, highlight=False, emoji=False,
     )  # fmt: skip
-    printer.lines(make_lines(report))
+    printer.lines(lines)
     # Nothing in it is loaded from elsewhere.
     return console.export_html() if html else console.export_text()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from pydantic import JsonValue
 
 from surehand.cli import options
 from surehand.cli.printer import Reply
-from surehand.drill.report import make_lines, print_report
+from surehand.drill.report import make_lines, print_lines
 from surehand.drill.request import CASE_LIMIT, DrillRequest
 from surehand.process.exits import ExitCode, WrongUse, end_by_signal_in_order
+from surehand.process.files import BadDocument, read_document
 
 
 def _split_names(option: str, text: str | None) -> tuple[str, ...]:
@@ -110,6 +114,91 @@ def drill(
         suite = Suite(request, environment, caller.settings, variables, say)
         found = asyncio.run(suite.run())
     if report:
-        report.write_text(print_report(found, html=True), encoding="utf-8")
+        report.write_text(print_lines(make_lines(found), html=True), encoding="utf-8")
     caller.printer.lines(make_lines(found))  # with --json, too: it is what the progress comes to
+    return Reply(found, (), ExitCode.DONE if found.ok else ExitCode.BROKEN)
+
+
+def _read_input(text: str) -> JsonValue:
+    """Return what an agent is to do: an object as such, anything else as a text."""
+    try:
+        given: JsonValue = json.loads(text)
+    except ValueError:
+        return text
+    return given if isinstance(given, dict) else text
+
+
+def _read_answers(file: Path | None) -> dict[str, Any]:
+    try:
+        found = {} if file is None else read_document(file)
+    except BadDocument as error:
+        raise WrongUse(f"--answers {file}: {error.where}: {error.reason}") from error
+    if not isinstance(found, dict):
+        raise WrongUse(f"--answers {file}: it has to be an answer for each tool: `pay: {{id: 7}}`")
+    return found
+
+
+def try_agent(
+    caller: options.Anybody,
+    agent: Annotated[
+        str, typer.Argument(metavar="MODULE:AGENT", help="An agent, a graph, or a function.")
+    ],
+    text: Annotated[
+        str,
+        typer.Option(
+            "--input", metavar="TEXT", help="What it is to do: a text, or an object as JSON."
+        ),
+    ] = "",
+    functions: Annotated[
+        str | None,
+        typer.Option("--tools", metavar="MODULE", help="The tools, if the agent is a function."),
+    ] = None,
+    reads: Annotated[
+        str | None,
+        typer.Option(help="Tools that change nothing, comma separated; default by their names."),
+    ] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML or JSON: what each write is answered with."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it as an HTML page.")
+    ] = None,
+) -> Reply:
+    r"""Kill an agent that you have at each call, as it is and with Surehand, and count its effects.
+
+    Needs no changes to the agent: of pydantic-ai, the OpenAI Agents SDK or LangGraph, or an async
+    function that calls those of --tools.
+
+    No write is made: each is counted in a file, and answered with "done". Reads are made twice.
+
+    Exits with 3 if an effect is not right with Surehand.
+
+    Example: surehand try examples.agents.clerk:clerk --input 'Refund order-1'
+    """
+    from surehand.cli.options import translated
+    from surehand.drill.agent_comparison import Comparison, describe_comparison
+    from surehand.drill.bare_agent import Agent
+    from surehand.drill.environment import prepare_drill
+    from surehand.workflows.plan.plan import OBJECT_FORM
+
+    if report and not (folder := report.absolute().parent).is_dir():
+        raise WrongUse(f"--report {report}: there is no folder {folder}")
+    if not re.fullmatch(OBJECT_FORM, agent):
+        raise WrongUse(f"{agent!r} is not module:agent, such as acme.agents:clerk")
+    tried = Agent(
+        name=agent,
+        functions=functions or "",
+        input=_read_input(text),
+        reads=list(_split_names("--reads", reads)),
+        answers=_read_answers(answers),
+    )
+    end_by_signal_in_order()
+    say, variables = caller.printer.say, caller.environment
+    with translated(), prepare_drill(variables, database=None, say=say) as environment:
+        comparison = Comparison(tried, environment, caller.settings, variables, say)
+        found = asyncio.run(comparison.run())
+    if report:
+        report.write_text(print_lines(describe_comparison(found), html=True), encoding="utf-8")
+    caller.printer.lines(describe_comparison(found))
     return Reply(found, (), ExitCode.DONE if found.ok else ExitCode.BROKEN)

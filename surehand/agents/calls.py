@@ -74,6 +74,11 @@ def named(name: str) -> Any:
     return _NAMED.get(name)
 
 
+def find_name(one: Any) -> str | None:
+    """Return the name by which plans find an agent or a model; ``None``: it has none."""
+    return next((name for name, value in _NAMED.items() if value is one), None)
+
+
 #: Bytes of one output that a model is told as it is; of a larger one it is told the artifact.
 LARGEST_TOLD: Final = 64 * 1024
 #: Characters of one question to a human.

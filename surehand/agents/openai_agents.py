@@ -235,7 +235,7 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
     agent = named(plan.agent)
     if not isinstance(agent, agents.Agent):
         raise StepFailed(f"{plan.agent} is no agent of {FRAMEWORK}", called=False)
-    reached = list(_list_reached_agents(agent))
+    reached = list(list_reached_agents(agent))
     by_name = {one.name: one for one in reached}
     if len(by_name) < len(reached):
         raise StepFailed(f"of what {plan.agent} hands over to, two have one name", called=False)
@@ -293,7 +293,7 @@ class _Continuing(agents.RunHooks[Any]):
             await steps.continue_as_new({"agent": agent.name, "messages": told})
 
 
-def _list_reached_agents(first: agents.Agent[Any]) -> Iterator[agents.Agent[Any]]:
+def list_reached_agents(first: agents.Agent[Any]) -> Iterator[agents.Agent[Any]]:
     """Yield an agent, and those that it hands over to, directly or not."""
     waiting, seen = [first], set[int]()
     while waiting:

@@ -21,7 +21,7 @@ VERBS = [
     *("retry", "fork", "simulate", "cancel", "pending", "approve", "reject", "edit", "sign"),
     *("answer", "resolve", "halt", "lift", "halts", "effects", "artifacts", "events"),
     *("interventions", "notifications", "audit", "erase", "reconcile", "unwind", "retention"),
-    *("stats", "settings", "tools", "doctor", "drill", "demo", "init"),
+    *("stats", "settings", "tools", "doctor", "drill", "try", "demo", "init"),
 ]
 #: Verbs that serve until they are ended: they have no result.
 SERVING = ["dev", "worker", "migrate", "server"]

@@ -21,9 +21,10 @@ from surehand.drill.report import (
     describe_cell,
     describe_result,
     list_recoveries,
+    make_lines,
     make_tables,
     nearest_rank,
-    print_report,
+    print_lines,
 )
 from surehand.drill.request import Disturbance
 from surehand.workflows.contracts.base import RunState, StepState
@@ -43,7 +44,7 @@ BASELINE = Baseline(
 
 
 def html(report: DrillReport) -> str:
-    return print_report(report, html=True)
+    return print_lines(make_lines(report), html=True)
 
 
 def cell(point: str = "after_call", **facts: Any) -> DrillCell:

@@ -35,7 +35,7 @@ ARROWS: Final = {
     "examples": {"activities", "agents", "drill", "workflows"},
     "client": {"process", "workflows"},
     "cli": {"client", "activities", "activities.ledger", "process", "workflows"},
-    "drill": {"cli", "client", "activities", "activities.ledger", "process", "workflows"},
+    "drill": {"agents", "cli", "client", "activities", "activities.ledger", "process", "workflows"},
     "cli.app": {"cli", "drill", "process", "worker", "workflows"},
     "worker": {"agents", "activities", "activities.ledger", "process", "workflows"},
     "starter": {"cli.app", "process"},

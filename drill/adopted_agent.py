@@ -1,0 +1,159 @@
+"""The workflow that runs an agent which somebody has, with its tools' calls as steps."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import fields
+from functools import wraps
+from typing import Any
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from pydantic import JsonValue
+    from pydantic_core import to_jsonable_python
+
+    from surehand.agents import calls
+    from surehand.drill import bare_agent
+    from surehand.workflows.contracts.runs import RunResult, StartRun
+    from surehand.workflows.run.code_run import CodeRun, StepFailed, StepMaker, current_steps
+
+
+@workflow.defn
+class AdoptedAgent(CodeRun):
+    """A run of an agent as its user has it, but for the tools."""
+
+    @workflow.run
+    async def run(self, request: StartRun) -> RunResult:
+        """Let the agent make steps until it has its output."""
+        return await self.drive_code(self._play)
+
+    async def _play(self, steps: StepMaker) -> JsonValue:
+        with workflow.unsafe.imports_passed_through():
+            return to_jsonable_python(await play_agent(steps), fallback=repr)
+
+
+async def play_agent(steps: StepMaker) -> Any:
+    """Run the agent that the run's input names, to its end."""
+    given: Any = steps.input
+    agent = calls.named(given["agent"])
+    play = _PLAYED.get(bare_agent.framework_of(agent), _play_function)
+    return await play(steps, agent, given)
+
+
+async def _play_pydantic_ai(steps: StepMaker, agent: Any, given: Any) -> Any:
+    from pydantic_ai import UsageLimits
+
+    from surehand.agents.pydantic_ai import Surehand
+
+    ours = Surehand(given["tools"], model=given["agent"])
+    with agent.override(toolsets=[ours.get_toolset()], tools=[]):
+        unlimited = UsageLimits(request_limit=None)
+        result = await agent.run(given["input"], capabilities=[ours], usage_limits=unlimited)
+    return result.output
+
+
+async def _play_openai(steps: StepMaker, agent: Any, given: Any) -> Any:
+    import agents
+
+    from surehand.agents.openai_agents import SurehandAgent, run_config
+
+    adopted = dict[int, Any]()
+
+    def adopt(one: Any) -> Any:
+        if not isinstance(one, agents.Agent):
+            return one
+        if id(one) not in adopted:
+            own = {field.name: getattr(one, field.name) for field in fields(one)}
+            theirs = [tool for tool in one.tools if isinstance(tool, agents.FunctionTool)]
+            own["tools"] = [tool for tool in one.tools if tool not in theirs]
+            if isinstance(one.model, agents.Model):
+                own["model"] = name_model(one.model)
+            adopted[id(one)] = made = SurehandAgent(**own, run_tools=[tool.name for tool in theirs])
+            made.handoffs = [adopt(other) for other in one.handoffs]
+        return adopted[id(one)]
+
+    with calls.fail_run():
+        result = await agents.Runner.run(
+            adopt(agent), given["input"], run_config=run_config(), max_turns=None
+        )
+    return result.final_output
+
+
+async def _play_langgraph(steps: StepMaker, graph: Any, given: Any) -> Any:
+    from surehand.agents.langgraph import invoke
+
+    adopt_graph(graph, given["tools"])
+    return await invoke(graph, bare_agent.graph_input(graph, given["input"]))
+
+
+def adopt_graph(graph: Any, names: list[str]) -> None:
+    """Have a graph make steps of its calls and its models' turns, inside runs."""
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.utils.function_calling import convert_to_openai_tool
+
+    from surehand.agents.langchain import RecordedModel, SurehandMiddleware
+    from surehand.workflows.run.code_run import TURN_TIMEOUT
+
+    ours = SurehandMiddleware(names)
+
+    async def call_tool(request: Any, handler: Any) -> Any:
+        return await ours.awrap_tool_call(request.override(tool=None), handler)
+
+    for node in bare_agent.list_tool_nodes(graph):
+        node._awrap_tool_call = call_tool  # no public name does it
+
+    asked = BaseChatModel.ainvoke
+    if hasattr(asked, "__wrapped__"):
+        return
+
+    @wraps(asked)
+    async def ask(self: Any, input: Any, config: Any = None, **more: Any) -> Any:
+        if current_steps() is None or isinstance(self, RecordedModel):
+            return await asked(self, input, config, **more)
+        recorded = RecordedModel(
+            model=name_model(self), own=None, turn_timeout=TURN_TIMEOUT, cache=False
+        )
+        if "tools" in more:
+            more["tools"] = [convert_to_openai_tool(tool) for tool in more["tools"]]
+        return await recorded.ainvoke(input, config, **more)
+
+    BaseChatModel.ainvoke = ask  # type: ignore[method-assign]
+
+
+async def _play_function(steps: StepMaker, agent: Any, given: Any) -> Any:
+    if not inspect.iscoroutinefunction(agent):
+        raise StepFailed(f"{given['agent']} is not async: a run cannot wait in it", called=False)
+    return await agent(given["input"])
+
+
+_PLAYED: dict[str, Callable[[StepMaker, Any, Any], Awaitable[Any]]] = {
+    "pydantic-ai": _play_pydantic_ai,
+    "openai-agents": _play_openai,
+    "langgraph": _play_langgraph,
+}
+
+
+def name_model(model: Any) -> str:
+    """Return where the worker finds a model. Raises ``StepFailed``."""
+    name = calls.find_name(model)
+    if name is None:
+        kind = type(model).__name__
+        reason = f"the agent's {kind} has no name in its module, by which another process finds it"
+        raise StepFailed(f"{reason}: write `model = {kind}(...)`, then use that", called=False)
+    return name
+
+
+def call_as_step(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what stands in for a function: a step of the run that calls it."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    async def called(*args: Any, **named: Any) -> Any:
+        steps = current_steps()
+        if steps is None:
+            raise RuntimeError(f"{name} is called outside of a run")
+        return await steps.call(name, bare_agent.bind_params(signature, args, named))
+
+    return called

@@ -1,0 +1,1 @@
+"""Agents as people have them, each with one read and one write."""
