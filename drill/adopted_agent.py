@@ -31,7 +31,8 @@ class AdoptedAgent(CodeRun):
 
     async def _play(self, steps: StepMaker) -> JsonValue:
         with workflow.unsafe.imports_passed_through():
-            return to_jsonable_python(await play_agent(steps), fallback=repr)
+            output: JsonValue = to_jsonable_python(await play_agent(steps), fallback=repr)
+            return output
 
 
 async def play_agent(steps: StepMaker) -> Any:

@@ -130,29 +130,29 @@ class Comparison:
 
     def _play_reference(self) -> tuple[Agent, BareEnd]:
         """Run the agent twice: two runs that differ are no measure for a third."""
-        agent = self.agent
-        ends = []
-        for number in (1, 2):
-            run = BareRun(agent=agent, folder=self._make_folder(f"reference-{number}"))
-            code, said = self._play(run, "reference")
-            if code:
-                raise WrongUse(f"{agent.name} does not run: {said}")
-            end = BareEnd.model_validate_json((run.folder / END).read_text(encoding="utf-8"))
-            ends.append(read_calls(run.folder / CALLS))
-            agent = agent.model_copy(update={"tools": end.tools, "calls": ends[0]})
-        first, second = ([(one.tool, one.params) for one in calls] for calls in ends)
-        if first != second:
+        calls, end = self._play_whole(self.agent, "reference-1")
+        agent = self.agent.model_copy(update={"tools": end.tools, "calls": calls})
+        again, _ = self._play_whole(agent, "reference-2")
+        if [(one.tool, one.params) for one in calls] != [(one.tool, one.params) for one in again]:
             raise WrongUse(
                 f"two runs of {agent.name} that nothing happened to make different calls, so"
                 " nothing can be compared with them: use a model that answers by rules, or"
                 " temperature 0"
             )
-        if not any(not one.reads for one in agent.calls):
+        if all(one.reads for one in agent.calls):
             raise WrongUse(
                 f"{agent.name} has called no tool that writes (it has"
                 f" {', '.join(agent.tools) or 'none'}): say with --input what it is to do"
             )
         return agent, end
+
+    def _play_whole(self, agent: Agent, name: str) -> tuple[list[CountedCall], BareEnd]:
+        run = BareRun(agent=agent, folder=self._make_folder(name))
+        code, said = self._play(run, "whole")
+        if code:
+            raise WrongUse(f"{agent.name} does not run: {said}")
+        end = BareEnd.model_validate_json((run.folder / END).read_text(encoding="utf-8"))
+        return read_calls(run.folder / CALLS), end
 
     def _play_killed(self, agent: Agent, number: int, point: str) -> ComparedCell:
         folder = self._make_folder(f"bare-{number}-{point}")

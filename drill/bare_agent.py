@@ -359,7 +359,9 @@ async def _run_langgraph(graph: Any, recorder: Recorder) -> str:
         await _resume_graph(graph, given, config)
         return "is invoked with None, by its own checkpointer"
     try:
-        from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+        from langgraph.checkpoint.sqlite.aio import (  # type: ignore[import-not-found]
+            AsyncSqliteSaver,
+        )
     except ImportError:
         await graph.ainvoke(given, config)
         return "is invoked again: it has no checkpointer that lasts"
