@@ -48,6 +48,7 @@ _CONTRACTS: Final = "surehand.workflows.contracts"
 _SHAPE_MODULES: Final = (
     "surehand.cli.approvals_server.verbs",
     "surehand.cli.codec_server.verbs",
+    "surehand.drill.agent_comparison",
     "surehand.drill.report",
     "surehand.activities.ledger.history.stats",
 )
