@@ -15,9 +15,9 @@ from surehand.drill.adopted_agent import call_as_step
 from surehand.drill.bare_agent import (
     MADE,
     WORLD,
+    AgentTool,
     BareRun,
     CountedCall,
-    OfferedTool,
     note_call,
     read_calls,
     replace_functions,
@@ -27,7 +27,7 @@ from surehand.drill.bare_agent import (
 TRIED: Final = "ADOPTED_AGENT"
 
 
-def make_tool(run: BareRun, offered: OfferedTool) -> Tool:
+def make_tool(run: BareRun, offered: AgentTool) -> Tool:
     """Return a tool that counts what it would do, and finds it again by its key."""
     agent, world, name = run.agent, run.folder / WORLD, offered.name
 

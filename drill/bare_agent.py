@@ -32,7 +32,7 @@ _READS: Final = re.compile(r"(?i)(.*[._])?(get|list|find|search|read|look|show|c
 MADE: Final = "done"
 
 
-class OfferedTool(BaseModel):
+class AgentTool(BaseModel):
     """A tool that an agent has."""
 
     name: str
@@ -64,7 +64,7 @@ class Agent(BaseModel):
     reads: list[str] = []
     answers: dict[str, JsonValue] = {}
     """What writes are answered with, by tool."""
-    tools: dict[str, OfferedTool] = {}
+    tools: dict[str, AgentTool] = {}
     calls: list[CountedCall] = []
     """Of the run that nothing happened to. Its reads are not made again."""
 
@@ -90,7 +90,7 @@ class BareEnd(BaseModel):
     framework: str
     resumes: str
     """How it goes on after a crash."""
-    tools: dict[str, OfferedTool]
+    tools: dict[str, AgentTool]
 
 
 #: In a run's folder: its effects, all of its calls, and its end.
@@ -112,19 +112,19 @@ def read_calls(path: Path) -> list[CountedCall]:
     return [CountedCall.model_validate_json(line) for line in lines]
 
 
-class Recorder:
+class CallCounter:
     """Stands in for the tools of an agent."""
 
     def __init__(self, run: BareRun) -> None:
         self.run = run
-        self.tools: dict[str, OfferedTool] = {}
+        self.tools: dict[str, AgentTool] = {}
         self._number = 0
         self._dies_next = False
 
     def offer(self, name: str, description: str | None, schema: dict[str, Any]) -> None:
         agent = self.run.agent
         reads = name in agent.reads if agent.reads else bool(_READS.match(name))
-        self.tools[name] = OfferedTool(
+        self.tools[name] = AgentTool(
             name=name, description=description or "", params_schema=schema, reads=reads
         )
 
@@ -221,25 +221,25 @@ class NotTried(Exception):
 
 def run_bare(run: BareRun) -> BareEnd:
     """Run an agent to its end, or resume it. Raises ``NotTried``, and what the agent raises."""
-    recorder = Recorder(run)
-    replace = recorder.replace_function
+    counter = CallCounter(run)
+    replace = counter.replace_function
     if run.agent.functions:
-        replace_functions(run.agent.functions, recorder.offer, replace)
+        replace_functions(run.agent.functions, counter.offer, replace)
     found = find_agent(run.agent.name)
     match framework_of(found):
         case "pydantic-ai":
-            resumes = asyncio.run(_run_pydantic_ai(found, recorder))
+            resumes = asyncio.run(_run_pydantic_ai(found, counter))
         case "openai-agents":
-            resumes = asyncio.run(_run_openai(found, recorder))
+            resumes = asyncio.run(_run_openai(found, counter))
         case "langgraph":
-            resumes = asyncio.run(_run_langgraph(found, recorder))
+            resumes = asyncio.run(_run_langgraph(found, counter))
         case _:
             resumes = "is started again"
             said = found(run.agent.input)
             if inspect.isawaitable(said):
                 asyncio.run(_await(said))
-    recorder.end()
-    return BareEnd(framework=framework_of(found), resumes=resumes, tools=recorder.tools)
+    counter.end()
+    return BareEnd(framework=framework_of(found), resumes=resumes, tools=counter.tools)
 
 
 async def _await(given: Awaitable[Any]) -> Any:
@@ -300,7 +300,7 @@ def _as_object(schema: dict[str, Any], function: Callable[..., Any]) -> dict[str
     return {"type": "object", "properties": {name: {} for name in names}}
 
 
-async def _run_pydantic_ai(agent: Any, recorder: Recorder) -> str:
+async def _run_pydantic_ai(agent: Any, counter: CallCounter) -> str:
     from pydantic_ai.toolsets import WrapperToolset
 
     class CountedToolset(WrapperToolset[Any]):
@@ -308,19 +308,19 @@ async def _run_pydantic_ai(agent: Any, recorder: Recorder) -> str:
             found = await super().get_tools(ctx)
             for one in found.values():
                 said = one.tool_def
-                recorder.offer(said.name, said.description, said.parameters_json_schema)
+                counter.offer(said.name, said.description, said.parameters_json_schema)
             return found
 
         async def call_tool(self, name: str, tool_args: Any, ctx: Any, tool: Any) -> Any:
             real = super().call_tool
-            return await recorder.call(name, tool_args, lambda: real(name, tool_args, ctx, tool))
+            return await counter.call(name, tool_args, lambda: real(name, tool_args, ctx, tool))
 
     with agent.override(toolsets=[CountedToolset(one) for one in agent.toolsets], tools=[]):
-        await agent.run(recorder.run.agent.input)
+        await agent.run(counter.run.agent.input)
     return "is started again with the same prompt"
 
 
-async def _run_openai(agent: Any, recorder: Recorder) -> str:
+async def _run_openai(agent: Any, counter: CallCounter) -> str:
     import agents
     from agents.memory import SQLiteSession
 
@@ -329,32 +329,32 @@ async def _run_openai(agent: Any, recorder: Recorder) -> str:
     for one in list_reached_agents(agent):
         for tool in one.tools:
             if isinstance(tool, agents.FunctionTool):
-                recorder.offer(tool.name, tool.description, tool.params_json_schema)
-                tool.on_invoke_tool = _count_invoked(tool, recorder)
-    session = SQLiteSession("tried", recorder.run.folder / "session.sqlite")
+                counter.offer(tool.name, tool.description, tool.params_json_schema)
+                tool.on_invoke_tool = _count_invoked(tool, counter)
+    session = SQLiteSession("tried", counter.run.folder / "session.sqlite")
     quiet = agents.RunConfig(tracing_disabled=True)
-    given: Any = recorder.run.agent.input
+    given: Any = counter.run.agent.input
     await agents.Runner.run(agent, given, session=session, run_config=quiet)
     return "is started again with the same input and its SQLiteSession"
 
 
-def _count_invoked(tool: Any, recorder: Recorder) -> Callable[..., Awaitable[Any]]:
+def _count_invoked(tool: Any, counter: CallCounter) -> Callable[..., Awaitable[Any]]:
     real = tool.on_invoke_tool
 
     async def invoke(context: Any, arguments: str) -> Any:
         params = json.loads(arguments or "{}")
-        return await recorder.call(tool.name, params, lambda: real(context, arguments))
+        return await counter.call(tool.name, params, lambda: real(context, arguments))
 
     return invoke
 
 
-async def _run_langgraph(graph: Any, recorder: Recorder) -> str:
+async def _run_langgraph(graph: Any, counter: CallCounter) -> str:
     for node in list_tool_nodes(graph):
         for tool in node.tools_by_name.values():
-            recorder.offer(tool.name, tool.description, schema_of(tool))
-            replace_tool(tool, recorder.replace_function)
-    given = graph_input(graph, recorder.run.agent.input)
-    config = {"configurable": {"thread_id": f"tried-{recorder.run.folder.name}"}}
+            counter.offer(tool.name, tool.description, schema_of(tool))
+            replace_tool(tool, counter.replace_function)
+    given = graph_input(graph, counter.run.agent.input)
+    config = {"configurable": {"thread_id": f"tried-{counter.run.folder.name}"}}
     if _lasts(graph.checkpointer):
         await _resume_graph(graph, given, config)
         return "is invoked with None, by its own checkpointer"
@@ -366,7 +366,7 @@ async def _run_langgraph(graph: Any, recorder: Recorder) -> str:
         await graph.ainvoke(given, config)
         return "is invoked again: it has no checkpointer that lasts"
     async with AsyncSqliteSaver.from_conn_string(
-        str(recorder.run.folder / "checkpoints.sqlite")
+        str(counter.run.folder / "checkpoints.sqlite")
     ) as saver:
         await _resume_graph(graph.copy({"checkpointer": saver}), given, config)
     return "is invoked with None, by an AsyncSqliteSaver that it was given"

@@ -182,6 +182,28 @@ async def continued_by_a_model(stage: Stage) -> Run:
     return run
 
 
+async def read_again(stage: Stage) -> Run:
+    """A run that was resumed when what its approval rested on had changed."""
+    stage.folder.mkdir(exist_ok=True)
+    price = stage.folder / "price"
+    price.write_text("10.50")
+    given = {"order_id": stage.shop.new_order(), "amount": "${price.amount}", "currency": "EUR"}
+    steps = [
+        {"id": "price", "tool": "prices.read", "params": {"file": str(price)}},
+        {"id": "refund", "tool": "payments.refund", "params": given},
+    ]
+    async with stage.worker_here(tool_modules="tests.variants.prices"):
+        run = await stage.start(Plan.model_validate(steps))
+        old = await run.asks()
+        await run.handle.execute_update("pause", {"actor": "ann"})
+        price.write_text("12.75")
+        await run.handle.execute_update("resume", {"actor": "ann"})
+        view = await run.until(lambda seen: any(asked != old for asked in seen.pending))
+        await run.decide(decision_on(view.pending[0]))
+        await run.result()
+    return run
+
+
 async def in_local_calls(stage: Stage) -> Run:
     async with stage.worker_here():
         plan = refund_plan(stage.shop.new_order())
@@ -232,6 +254,7 @@ SCENES: Final[dict[str, Callable[[Stage], Awaitable[Run]]]] = {
         driven_by_a_model,
         limited,
         continued_by_a_model,
+        read_again,
         in_local_calls,
         in_batches,
     )

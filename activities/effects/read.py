@@ -46,6 +46,7 @@ class _Begun:
     refused: ApprovalRefused | Mismatch | None
     was_down: bool
     """An earlier attempt has found its service down."""
+    now_ms: int
 
 
 @dataclass
@@ -120,7 +121,9 @@ class ReadCall(Recorder):
         whose = (request.tenant, request.run_id)
         kept = await self.worker.artifacts.keep(*whose, await make_json(answer))
         await self._end("succeeded", output=kept)
-        return contracts.Succeeded(output=kept.value, attempts=request.attempt)
+        return contracts.Succeeded(
+            output=kept.value, attempts=request.attempt, read_ms=begun.now_ms
+        )
 
     def _begin(self, tx: Transaction) -> Stored | _Begun:
         """Record that the read runs; an answer that is recorded already is the answer."""
@@ -144,7 +147,7 @@ class ReadCall(Recorder):
             note_claim(tx, request, refused)
         if lacking is None and refused is None:
             require_may_read(tx, row.tool, row.run_id)
-        return _Begun(lacking, refused, bool(was_down))
+        return _Begun(lacking, refused, bool(was_down), tx.now_ms)
 
     async def _call(self, since: float) -> Any:
         await self._draft.open()
@@ -214,4 +217,6 @@ def input_needed(asked: NeedsAnswer, attempts: int) -> contracts.InputNeeded:
 def _as_stored(known: Stored) -> contracts.ToolOutcome:
     if known.no is not None:
         return contracts.AnsweredNo(**known.no, attempts=known.attempt, replayed=True)
-    return contracts.Succeeded(output=known.output, attempts=known.attempt, replayed=True)
+    return contracts.Succeeded(
+        output=known.output, attempts=known.attempt, replayed=True, read_ms=known.started_ms
+    )

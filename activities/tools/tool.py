@@ -301,6 +301,7 @@ class Tool:
     errors: Declared = field(default_factory=dict)
     health: Callable[[], Awaitable[bool]] | None = None
     resource: Callable[[Any], str | list[str]] | None = None
+    fresh_for: timedelta | None = None
     withdrawn: Literal["intervention", "notification"] = "intervention"
     foreign: bool = False
     secret_params: bool = False

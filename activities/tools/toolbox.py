@@ -112,6 +112,7 @@ def tool(
     errors: Declared | None = None,
     health: Callable[[], Awaitable[bool]] | None = None,
     resource: Callable[[Any], str | list[str]] | None = None,
+    fresh_for: timedelta | None = None,
     withdrawn: Literal["intervention", "notification"] = "intervention",
     foreign: bool = False,
     secret_params: bool = False,
@@ -156,6 +157,8 @@ def tool(
         resource: One or more things that only one call may use at a time, from the params, such as
             ``account:7``. Calls that name the same resource never overlap, in any tool. A dead
             call keeps them for 30 s at most.
+        fresh_for: How old a read's output may be when a paused run is resumed. An older one is read
+            again. If it differs, approvals that rest on it are void.
         withdrawn: How people are told if somebody undoes an effect that a completed run relied on:
             ``"intervention"``, or ``"notification"`` if nobody has to settle it.
         foreign: The output is content from outside, which strangers may have written: a web page, a
@@ -241,6 +244,8 @@ def tool(
             raise ToolboxError(f"tool {name!r}: a READ has no precondition")
         if effect is Effect.READ and (key or compensate or cleanup or recoverable):
             raise ToolboxError(f"tool {name!r}: a READ has no key, recovery or compensation")
+        if fresh_for is not None and (effect is not Effect.READ or fresh_for < timedelta(0)):
+            raise ToolboxError(f"tool {name!r}: fresh_for= is for a READ, and no less than nothing")
         if withdrawn not in ("intervention", "notification"):
             raise ToolboxError(
                 f'tool {name!r}: withdrawn= is "intervention" or "notification", not {withdrawn!r}'

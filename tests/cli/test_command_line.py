@@ -33,7 +33,10 @@ GROUPS = {
     "approvals": (["link"], ["serve"]),
     "mcp": (["list", "pin"], ["serve"]),
     "ledger": (["restored"], []),
-    "principal": (["add", "grant", "revoke", "list", "keygen"], []),
+    "principal": (
+        ["add", "grant", "revoke", "list", "keygen", "name-deputy", "revoke-deputy", "deputies"],
+        [],
+    ),
     "quota": (["set", "show"], []),
     "limits": (["try"], []),
     "tenant": (["add", "show"], []),

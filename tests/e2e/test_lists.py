@@ -18,7 +18,7 @@ from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.executions import executions
 from tests.e2e.messages import told
-from tests.e2e.plans import UNGATED, plan, refund_step
+from tests.e2e.plans import UNGATED, mail_step, plan, refund_step
 from tests.e2e.runs import Run, decision_on, states, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_continuing import SOON
@@ -151,6 +151,35 @@ async def test_another_plan_waits_for_the_list_that_is_under_way(stage: Stage, m
     assert (result.state, view.plan_version) == (RunState.COMPLETED, 2)
     assert made(stage, orders) == [(1, 0)] * ITEMS
     assert "look" not in states(result)
+
+
+@pytest.mark.parametrize(("mode", "continue_after"), [("sync", SOON), ("exit", None)])
+async def test_a_list_goes_on_with_its_items_though_they_are_read_again(
+    stage: Stage, tmp_path: Path, mode: str, continue_after: int | None
+) -> None:
+    orders = new_orders(stage, 12)
+    file = tmp_path / "orders"
+    file.write_text(" ".join(orders))
+    read = {"id": "open", "tool": "gates.orders", "params": {"file": str(file)}}
+    mail = mail_step("${item}", "notice", id="mail", for_each="${open.orders}")
+    # It is what has them read again: nothing else is made of them any more.
+    last = {"id": "last", "tool": "orders.read", "params": {"order_id": "${open.orders.0}"}}
+    asked = stage.shop.requests("mails")["received"]
+    stage.shop.fault("mails", delay_after_s=1)
+    async with stage.worker_here(tool_modules="tests.variants.gates"):
+        run = await stage.start(
+            plan(read, mail, last), durability=mode, continue_after=continue_after
+        )
+        await asyncio.to_thread(stage.shop.wait_requests, "mails", asked + 2)
+        await told(run, Verb.PAUSE, PauseRun(actor="olga"))
+        await run.in_state(RunState.PAUSED_USER)
+        stage.shop.clear_faults()
+        file.write_text(" ".join(orders[1:]))
+        await told(run, Verb.RESUME, ResumeRun(actor="olga"))
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert [stage.shop.counts(order)["mails"] for order in orders] == [1] * 12
 
 
 # Lists of plans that make lists of plans: a run's room ends, and it unwinds and says why.

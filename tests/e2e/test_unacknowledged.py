@@ -58,7 +58,7 @@ def told_of(order_id: str, price: Path) -> list[dict[str, Any]]:
     """Return steps that read a price, mail it, and restock."""
     restock = {"order_id": order_id, "lines": [{"sku": "sku-1", "quantity": 1}]}
     return [
-        {"id": "price", "tool": "prices.read", "params": {"file": str(price)}},
+        {"id": "price", "tool": "prices.lasting", "params": {"file": str(price)}},
         # Of another price it is another mail.
         mail_step(order_id, "price-${price.amount}", id="mail"),
         {"id": "restock", "tool": "inventory.restock", "params": restock},
@@ -203,6 +203,30 @@ async def killed(stage: Stage, mode: str, at: str, *steps: dict[str, Any], **mor
             await run.handle.signal(Verb.ANSWER, AnswerInterrupts(actor="bob", answer="y"))
         doomed.wait_killed()
     return run
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_paused_run_finishes_what_it_did_before_it_reads_anew(
+    stage: Stage, order_id: str, tmp_path: Path, mode: str
+) -> None:
+    price = tmp_path / "price"
+    price.write_text("1050")
+    read = {"id": "price", "tool": "prices.read", "params": {"file": str(price)}}
+    last = {"id": "end", "ask": "Done?"}
+    steps = [read, ASK, mail(order_id, "price-${price.amount}"), last]
+    run = await killed(stage, mode, "mail.send:after_outcome", *steps)
+    price.write_text("1275")
+    await run.handle.signal(Verb.PAUSE, PauseRun(actor="olga"))
+    async with stage.worker_here(**TOOLS):
+        view = await run.in_state(RunState.PAUSED_USER)
+        await told(run, Verb.RESUME, ResumeRun(actor="olga"))
+        await run.in_state(RunState.WAITING_INPUT)
+        await told(run, Verb.ANSWER, AnswerInterrupts(actor="bob", answer="y"))
+        result = await run.result()
+
+    assert states(view.result)["mail"] == "succeeded"
+    assert (result.state, stage.shop.counts(order_id)["mails"]) == (RunState.COMPLETED, 1)
 
 
 @pytest.mark.crash

@@ -331,7 +331,7 @@ async def test_a_claim_whose_answer_was_lost_is_called_as_it_was_claimed(
     assert ticketed["receipt"]["of"] == ticketed["params"]
 
 
-async def test_a_read_keeps_its_answer_when_its_batch_runs_again(scene: Scene, bank: Bank) -> None:
+async def test_a_read_keeps_its_age_when_its_batch_runs_again(scene: Scene, bank: Bank) -> None:
     steps = ("bank.look", "a"), ("bank.look", "b")
     first = await play(scene, bank, *steps)
     bank.says["a"] = {"receipt": "newer"}
@@ -340,4 +340,7 @@ async def test_a_read_keeps_its_answer_when_its_batch_runs_again(scene: Scene, b
     assert bank.asked == ["a", "b"]
     told = [[one.report.outcome for one in report.steps] for report in (first, second)]
     assert [one.replayed for one in told[1]] == [True, True]
-    assert [one.output for one in told[0]] == [one.output for one in told[1]]
+    assert [(one.output, one.read_ms) for one in told[0]] == [
+        (one.output, one.read_ms) for one in told[1]
+    ]
+    assert all(one.read_ms for one in told[0])

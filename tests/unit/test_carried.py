@@ -64,7 +64,7 @@ from surehand.workflows.run.run_records import (
     StepProgress,
     StepRecord,
 )
-from surehand.workflows.run.run_views import MOST_LISTED, snapshot
+from surehand.workflows.run.run_views import MOST_LISTED, MOST_OUTPUTS, snapshot
 
 NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)
 #: What is one execution's own, or is not taken along.
@@ -171,6 +171,7 @@ def filled() -> RunData:
         "records": {
             "s1": StepRecord(
                 begun=NOW,
+                read_at=NOW,
                 attempts_used=2,
                 editors=("eve",),
                 edited={"a": 1},
@@ -190,6 +191,8 @@ def filled() -> RunData:
         "code": CodeState(
             handed_on=[1], ids={"a", "b"}, numbers={"a": 2}, turns=3, offered={"a.*": {"a.b"}}
         ),
+        "stale": {"s0": [1]},
+        "held": {"s1"},
         "calls": {"s1": "h"},
         "reported": {
             "s1": FailedStep(step_id="s1", type="T", message="m", used=AttemptsUsed(attempts=1))
@@ -344,6 +347,26 @@ def test_what_steps_ahead_refer_to_travels_whatever_its_size(output: Any, fact: 
     data.settled, data.facts["s0"] = {"s0"}, fact
 
     assert carried(data).facts["s0"] == fact
+
+
+def test_what_a_read_that_may_be_made_again_was_made_of_travels_whatever_its_size() -> None:
+    # s2 is ahead and refers to the read s1 only, which was made of what s0 has returned.
+    chain = Plan.model_validate(
+        [
+            {"id": "s0", "tool": "t"},
+            {"id": "s1", "tool": "t", "params": {"x": "${s0}"}},
+            {"id": "s2", "tool": "t", "params": {"x": "${s1}"}},
+        ]
+    )
+    large = "x" * MOST_OUTPUTS
+    data = fresh(chain)
+    for step_id in ("s0", "s1"):
+        data.set_step(step_id, StepState.SUCCEEDED, output=large + step_id)
+        data.facts[step_id] = large + step_id
+        data.settled.add(step_id)
+    data.of_step("s1").read_at = NOW
+
+    assert carried(data).facts == {"input": {}, "s0": large + "s0", "s1": large + "s1"}
 
 
 def many(count: int, output: Callable[[int], Any]) -> RunData:

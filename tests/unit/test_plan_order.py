@@ -231,6 +231,8 @@ def data_of(plan: Plan) -> RunData:
 def batch(
     steps: list[dict[str, Any]],
     most: int | None = None,
+    stale: dict[str, Any] | None = None,
+    held: set[str] | None = None,
     renewed: set[str] | None = None,
     **more: Any,
 ) -> Batch | None:
@@ -238,6 +240,8 @@ def batch(
     facts = {"input": {}, **more.pop("facts", {})}
     plan = Plan.model_validate({"steps": [{"tool": "note", **step} for step in steps], **more})
     data = data_of(plan)
+    data.stale.update(stale or {})
+    data.held.update(held or ())
     for step_id in renewed or ():
         data.of_step(step_id).renewed = True
     for step_id in facts.keys() - {"input"}:
@@ -293,10 +297,13 @@ def ids(found: Batch | None) -> list[str]:
         ({"for_each": "${a.items}"}, {}, ["b"]),
         ({}, {"renewed": {"c"}}, ["b"]),
         ({}, {"renewed": {"b"}}, []),
+        ({}, {"held": {"c"}}, ["b"]),
+        ({}, {"stale": {"c": "as it was"}}, ["b"]),
     ],
     ids=[
         *("nothing", "an approval", "a look before", "a look after", "a tool's approval"),
         *("a question", "a condition", "a list", "a changed tool", "the next one's changed tool"),
+        *("a step held back for reads", "a read that is made again"),
     ],
 )
 def test_a_batch_ends_before(special: Any, more: Any, following: list[str]) -> None:

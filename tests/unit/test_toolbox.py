@@ -154,6 +154,7 @@ READS: dict[str, list[dict[str, Any]]] = {
         *({"key": a_key}, {"dedupes": WINDOW}, {"lookup": lookup}),
     ],
     "its timeout": [in_seconds(timeout=-1)],
+    "fresh_for=": [in_seconds(fresh_for=-1)],
 }
 WRITES: dict[str, list[dict[str, Any]]] = {
     "a way to settle an unknown outcome": [{}],
@@ -312,6 +313,7 @@ def test_the_spec_says_all_that_a_run_has_to_know_and_no_code() -> None:
         "irreversible": False,
         "approval": ApprovalPolicy(quorum=2).model_dump(),
         "permission": "refunds",
+        "fresh_for": None,
         "foreign": False,
         "secret_params": True,
         "lookups": 2,

@@ -38,6 +38,12 @@ async def read_answer(params: Gate, ctx: ToolContext) -> dict[str, str] | No:
     return {"amount": file.read_text()} if file.exists() else No("not yet", code="not_yet")
 
 
+@tool("gates.orders", effect=READ, fresh_for=timedelta(0))
+async def read_orders(params: Gate, ctx: ToolContext) -> dict[str, list[str]]:
+    """Read which orders there are now."""
+    return {"orders": Path(params.file).read_text().split()}
+
+
 async def _opened(file: str) -> None:
     Path(f"{file}.began").touch()
     while not Path(f"{file}.open").exists():

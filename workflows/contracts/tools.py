@@ -87,6 +87,8 @@ class ToolSpec(Message):
     approval: ApprovalPolicy | None = None
     permission: str | None = None
     """What the acting user must be allowed, at each call."""
+    fresh_for: timedelta | None = None
+    """Of a read: how old its output may be when the run is resumed."""
     foreign: bool = False
     """What it returns is content from outside, which strangers may have written."""
     secret_params: bool = False
@@ -197,6 +199,8 @@ class Succeeded(Message):
     """The entry of a write's effect, whichever step owns it."""
     effect: EffectView | None = None
     """The effect, if this very step owns it: only its owner's saga undoes it."""
+    read_ms: int | None = None
+    """When a read was made, by the database's clock, in milliseconds since 1970."""
 
 
 class AnsweredNo(Message):

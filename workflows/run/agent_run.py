@@ -28,7 +28,7 @@ from surehand.workflows.run.completion import Admission, Completion
 from surehand.workflows.run.deliveries import Answer, Delivery, accept
 from surehand.workflows.run.inbox import InboxWorker, VerbHandler
 from surehand.workflows.run.questions import Approvals, Questions
-from surehand.workflows.run.run_changes import Amendment, Pausing
+from surehand.workflows.run.run_changes import Amendment, Freshness, Pausing
 from surehand.workflows.run.run_core import Continuing, RunCore, why_not_continued
 from surehand.workflows.run.run_data import RunData
 from surehand.workflows.run.run_records import StepFailed
@@ -64,7 +64,8 @@ class BaseRun:
         questions = Questions(core, children)
         runner = self._runner = StepRunner(core, approvals, compensation, questions, children)
         tool_calls = runner.tool_calls
-        pausing = Pausing(core, compensation)
+        freshness = self._freshness = Freshness(core, approvals)
+        pausing = Pausing(core, compensation, freshness)
         self._amendment = Amendment(core, approvals, compensation, tool_calls)
         continuing = self._continuing = Continuing(core)
         self._admission = Admission(core, continuing)
@@ -335,6 +336,7 @@ class AgentRun(BaseRun):
             while self._data.cancel is None:
                 if self._may_amend(running):
                     await self._finish_despite_cancel(self._amendment.apply_plan(running))
+                self._freshness.begin_reads()
                 knows = self._runner.tool_calls.has_report
                 ready = self._find_ready(running)
                 if (running or ready) and self._continuing.is_possible():
@@ -349,7 +351,8 @@ class AgentRun(BaseRun):
                 held = self._continuing.is_due()
                 for step in ready:
                     # What was under way in the execution before goes on, whatever is held back.
-                    if not held or step.id in data.progress or knows(step.id):
+                    under_way = step.id in data.progress or step.id in data.stale
+                    if not held or under_way or knows(step.id):
                         running[step.id] = asyncio.create_task(self._scheduler.run_planned(step))
                 if not running and not ready:
                     if data.amending:
@@ -367,6 +370,7 @@ class AgentRun(BaseRun):
                 for step_id in [s for s, task in running.items() if task.done()]:
                     step = data.request.plan.step(step_id)
                     task = running.pop(step_id)
+                    await self._finish_despite_cancel(self._freshness.note_end(step, running))
                     failure = failure or self._settle_step(step, task)
                 if failure is not None:
                     break
@@ -421,6 +425,7 @@ class AgentRun(BaseRun):
             any(task.done() for task in running.values())
             or self._data.cancel is not None
             or self._may_amend(running)
+            or self._freshness.has_reads_to_begin()
             or self._continuing.is_possible()
             or self._continuing.is_due() is not held
         )

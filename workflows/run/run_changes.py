@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, Final
 
 from temporalio import workflow
@@ -12,8 +12,9 @@ from surehand.workflows import ports
 from surehand.workflows.contracts import steering
 from surehand.workflows.contracts.base import StepState
 from surehand.workflows.contracts.runs import Amend, AmendRun, StepView
-from surehand.workflows.plan.plan import ITERATION, Plan
-from surehand.workflows.plan.references import INPUT, in_words
+from surehand.workflows.contracts.tools import Effect
+from surehand.workflows.plan.plan import ITERATION, Plan, Step
+from surehand.workflows.plan.references import INPUT, ancestors, descendants, in_words
 from surehand.workflows.run.compensation import Compensation
 from surehand.workflows.run.deliveries import Answer, Delivery, accept, refuse
 from surehand.workflows.run.questions import Approvals
@@ -26,9 +27,10 @@ from surehand.workflows.run.step_calls import ToolCalls
 class Pausing(RunPart):
     """Pauses and resumes one run."""
 
-    def __init__(self, core: RunCore, compensation: Compensation) -> None:
+    def __init__(self, core: RunCore, compensation: Compensation, freshness: Freshness) -> None:
         super().__init__(core)
         self._compensation = compensation
+        self._freshness = freshness
 
     async def pause(self, asked: steering.PauseRun, delivery: Delivery) -> Answer:
         """Pause the run: no step begins anything more."""
@@ -82,18 +84,124 @@ class Pausing(RunPart):
         paused = [view.id for view in data.in_state(StepState.PAUSED_PERMISSION)]
         if not paused and not named and data.paused is None:
             return accept("nothing is paused; nothing changed")
+        again = self._freshness.hold_what_is_stale()
         data.resumed += 1
         data.paused = data.token = None
         for step_id in named:
             data.of_step(step_id).way = asked
         going = ", ".join(paused + [f"{step_id} ({asked.way})" for step_id in named])
-        return accept(f"going on: {going}" if going else "going on")
+        said = f"going on: {going}" if going else "going on"
+        return accept(f"{said}; reading again first: {', '.join(again)}" if again else said)
 
     def find_token(self, asked: steering.ResumeRun) -> dict[str, Any]:
         """Return what the ledger has to know of the token that a resume proves."""
         if asked.proof is None:
             return {}
         return {"token": self._data.token, "calls": self._data.calls_digest()}
+
+
+class Freshness(RunPart):
+    """Has one run look again at what it has read."""
+
+    def __init__(self, core: RunCore, approvals: Approvals) -> None:
+        super().__init__(core)
+        self._approvals = approvals
+
+    def hold_what_is_stale(self) -> list[str]:
+        """Hold back what rests on stale outputs; returns the reads that are to be made again."""
+        data, plan = self._data, self._data.request.plan
+        ahead = {step.id for step in plan.steps if self._is_ahead(step)}
+        stale = [one for one in ancestors(plan.uses, *ahead) if self._is_stale(one)]
+        for step_id in stale:
+            data.stale[step_id] = self._data.facts.get(step_id)
+        self._hold_back(ahead)
+        return sorted(stale)
+
+    def has_reads_to_begin(self) -> bool:
+        return not self._data.settled.isdisjoint(self._data.stale)
+
+    def begin_reads(self) -> None:
+        """Have the stale reads made again, as steps that are not done."""
+        for step_id in sorted(self._data.settled & self._data.stale.keys()):
+            self._read_again(step_id)
+
+    async def note_end(self, step: Step, running: dict[str, asyncio.Task[Any]]) -> None:
+        """Take note of the end of a step: if it was read again, of what follows from it.
+
+        ``running`` are the steps under way; those that are given up are taken out.
+        """
+        data = self._data
+        if step.id not in data.stale:
+            return
+        before = data.stale.pop(step.id)
+        if self._data.facts.get(step.id) == before:
+            self._core.add_line("read again: as before", step.id)
+        else:
+            self._core.add_line("read again: changed; what depends on it starts again", step.id)
+            await self._begin_again(step.id, running)
+        self._hold_back(data.held)
+
+    async def _begin_again(self, changed: str, running: dict[str, asyncio.Task[Any]]) -> None:
+        data, plan = self._data, self._data.request.plan
+        to_follow, seen = [changed], {changed}
+        while to_follow:
+            one = to_follow.pop()
+            for step in plan.steps:
+                if one not in plan.uses[step.id] or step.id in seen | data.stale.keys():
+                    continue
+                seen.add(step.id)
+                if step.id in data.settled and self._is_read(step):
+                    data.stale[step.id] = self._data.facts.get(step.id)
+                    self._read_again(step.id)
+                elif step.id in data.settled:
+                    # Nothing makes it again; who approves what rests on it is to know all the same.
+                    to_follow.append(step.id)
+                elif step.id in running and self._is_ahead(step):
+                    at = data.progress_of(step.id)
+                    if at.step is not None and at.call is None:
+                        continue  # somebody has said how it goes on: its params are resolved then
+                    task = running.pop(step.id)
+                    task.cancel()
+                    await workflow.wait_condition(task.done)
+                    for approval_id in data.gate.standing_of(step.id):
+                        await self._approvals.close_request(approval_id)
+                    data.set_step(step.id, StepState.PENDING)
+
+    def _hold_back(self, steps: Set[str]) -> None:
+        """Hold back those of these steps that rest on what is still to be read again."""
+        data = self._data
+        data.held = set(steps & descendants(data.request.plan.uses, *data.stale))
+
+    def _read_again(self, step_id: str) -> None:
+        self._data.settled.discard(step_id)
+        self._data.facts.pop(step_id, None)
+        self._data.set_step(step_id, StepState.PENDING)
+
+    def _is_ahead(self, step: Step) -> bool:
+        """Return whether a step can be held back: nothing of it may have happened yet."""
+        state = self._data.steps[step.id].state
+        if step.id in self._data.unacknowledged:
+            return False
+        if state is StepState.PENDING:
+            return True
+        if state not in WAITING or step.for_each is not None or step.plan is not None:
+            return False
+        if self._data.progress_of(step.id).outcome is not None:
+            return False  # It has been called, and waits for what follows from it.
+        return step.id not in self._data.saga.unsettled()
+
+    def _is_read(self, step: Step) -> bool:
+        spec = self._data.tools.get(step.tool)
+        done = self._data.steps[step.id].state is StepState.SUCCEEDED
+        return done and step.for_each is None and spec is not None and spec.effect is Effect.READ
+
+    def _is_stale(self, step_id: str) -> bool:
+        data = self._data
+        step, read_at = data.request.plan.step(step_id), data.of_step(step_id).read_at
+        if read_at is None or not self._is_read(step) or step_id in data.stale:
+            return False
+        fresh_for = self._data.tools[step.tool].fresh_for
+        return fresh_for is not None and workflow.now() - read_at >= fresh_for
 
 
 #: What stays as it is.
@@ -227,6 +335,8 @@ class Amendment(RunPart):
         # Of steps, too, that the execution before had under way.
         data.progress.clear()
         data.interrupts.clear()
+        data.stale.clear()
+        data.held.clear()
         self._show_plan(asked.plan, given_up)
         # Those that were skipped may be ready again; one that was given up may have ended before.
         done = {v.id for v in data.steps.values() if v.state in _FACTS}

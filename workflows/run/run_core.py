@@ -365,6 +365,7 @@ class Continuing(RunPart):
             and data.inbox.idle
             and not data.reported
             and self._core.signals_are_sent
+            and not data.stale
             and not data.saga.undoing
             and not self._has_children()
             and workflow.all_handlers_finished()

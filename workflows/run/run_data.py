@@ -161,6 +161,12 @@ class RunData(Record):
     progress: dict[str, run_records.StepProgress] = {}
     code: run_records.CodeState = run_records.CodeState()
 
+    # Reads that are made again.
+    stale: dict[str, Any] = {}
+    """Outputs of the reads that are made again, as they were, by step id."""
+    held: NameSet = set()
+    """Steps that rest on those: they go no further meanwhile."""
+
     # Calls, and what they have made.
     calls: dict[str, str] = {}
     """Params hashes of the calls that have been asked about and have not begun, by step id."""

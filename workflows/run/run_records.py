@@ -61,6 +61,8 @@ class StepRecord(Record):
     """What a run knows of one step, beside what people see of it and how far it has come."""
 
     begun: datetime | None = None
+    read_at: datetime | None = None
+    """When a read that stays fresh for a while has returned."""
     attempts_used: int = 0
     """Attempts that its calls have used up: it may be told to try again."""
     editors: tuple[str, ...] = ()
@@ -512,6 +514,12 @@ class Gate(Record):
 
     def next_number(self, step_id: str) -> int:
         return self.numbers.get(step_id, 0) + 1
+
+    def standing_of(self, step_id: str) -> list[str]:
+        """Return a step's requests that wait, or were approved and may not be used yet."""
+        mine = [id_ for id_ in self.states if id_.startswith(f"{self.run_id}/{step_id}/")]
+        counts = {approvals.ApprovalState.PENDING, approvals.ApprovalState.APPROVED}
+        return [id_ for id_ in mine if self.states[id_] in counts]
 
 
 def _is_due(decision: approvals.Decision, request: approvals.ApprovalRequest) -> bool:

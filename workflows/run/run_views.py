@@ -19,7 +19,7 @@ from surehand.workflows.identity import DEFAULT_TENANT, run_of_approval, tenant_
 from surehand.workflows.names import YOUR_NAME
 from surehand.workflows.plain_text import markdown, plain
 from surehand.workflows.plan.plan import ITERATION
-from surehand.workflows.plan.references import INPUT
+from surehand.workflows.plan.references import INPUT, ancestors
 from surehand.workflows.run.run_data import OPEN, RunData, StepViews
 from surehand.workflows.run.run_records import Gate, StepRecord
 
@@ -40,9 +40,11 @@ def snapshot(data: RunData) -> dict[str, Any]:
     items = {id_ for id_, parent in parents.items() if parent != id_ and parent in data.progress}
 
     # Whose outputs are needed: steps that are not done refer to them, or they are items of a list
-    # under way.
+    # under way. What is made again needs what it was made of.
     ahead = [step.id for step in plan.steps if step.id not in data.settled]
     needed = {name for step_id in ahead for name in plan.dependencies[step_id]}
+    if any(one.read_at for one in data.records.values()):
+        needed |= ancestors(plan.uses, *needed)
     needed |= items
 
     # Which steps are shown from now on: those of the plan or under way, and the newest others.

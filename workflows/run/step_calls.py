@@ -184,6 +184,8 @@ def _needs_nobody(data: RunData, step: Step) -> bool:
     plan = data.request.plan
     if step.when is not None or step.for_each is not None or step.time_limit is not None:
         return False
+    if step.id in data.stale or step.id in data.held:  # its attempts are counted on, or it waits
+        return False
     if data.of_step(step.id).renewed:  # somebody has to look at it, whatever its policies say
         return False
     if not step.tool or plan.approvals(step) or data.tools[step.tool].approval is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, assert_never
 
 from pydantic import JsonValue
@@ -156,6 +156,7 @@ class StepRunner(RunPart):
             params=params,
             late=late,
             policies=self._policies_of(step, spec),
+            attempts_before=data.steps[step.id].attempts if step.id in data.stale else 0,
         )
         asks = bool(call.policies) or spec.approval is not None
         return await self._call_through(step, call, asks=asks)
@@ -304,7 +305,7 @@ class StepRunner(RunPart):
         if step.id in self._data.unacknowledged:
             return False
         amending = self._data.amending and ITERATION.search(step.id) is None
-        return self._data.paused is not None or amending
+        return self._data.paused is not None or amending or step.id in self._data.held
 
     async def _wait_for_budget(self, step: Step) -> None:
         """Wait for more budget where it is used up, and have it count the call that follows."""
@@ -432,6 +433,8 @@ class StepRunner(RunPart):
                 step.id, InterruptKind.AFTER, question, output
             )
             original = None if output == outcome.output else outcome.output
+        if data.spec_of(step).fresh_for is not None:
+            data.of_step(step.id).read_at = read_at(outcome)
         self._succeed_step(step, output, original=original, **known)
 
     def _take_no(self, step: Step, outcome: tools.AnsweredNo) -> Goto | None:
@@ -446,3 +449,11 @@ class StepRunner(RunPart):
 
 #: What was approved is another call.
 _UNAPPROVED: Final[dict[str, Any]] = {"approval_id": None, "params_hash": None}
+
+
+def read_at(outcome: tools.Succeeded) -> datetime:
+    """Return when a read was made; its report may come long after it."""
+    now = workflow.now()
+    if outcome.read_ms is None:
+        return now
+    return min(now, datetime.fromtimestamp(outcome.read_ms / 1000, UTC))

@@ -85,6 +85,7 @@ class Stored:
     output: Any
     no: dict[str, Any] | None
     """What it said no with: reason and code."""
+    started_ms: int | None
 
 
 def find_stored(
@@ -97,7 +98,7 @@ def find_stored(
     names begin so.
     """
     own = steps.c
-    columns = (own.attempt, own.tool, own.input, own.output, own.error_class)
+    columns = (own.attempt, own.tool, own.input, own.output, own.error_class, own.started_ms)
     answers = rows_of(steps, *columns, run_id=call.run_id, step_id=call.step_id)
     answers = answers.where(own.attempt > after, _ANSWERED)
     if holders:
@@ -107,7 +108,7 @@ def find_stored(
     if row is None or row["tool"] != call.tool or row["input"] != call.params:
         return None
     no = row["output"]["no"] if row["error_class"] == NO else None
-    return Stored(row["attempt"], row["output"], no)
+    return Stored(row["attempt"], row["output"], no, row["started_ms"])
 
 
 def has_begun(tx: Transaction, run_id: str, step_id: str) -> bool:

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 
-from tests.variants.tried.tools import AMOUNT, ORDER, refuse_effect
+from tests.variants.tried import AMOUNT, ORDER, refuse_effect
 
 CALLS = (("get_order", ORDER), ("refund", ORDER | AMOUNT))
 

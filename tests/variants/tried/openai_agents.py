@@ -7,7 +7,7 @@ from typing import Any
 from agents import Agent, Model, ModelResponse, Usage, function_tool
 from agents.testing import assistant_message, function_call
 
-from tests.variants.tried.tools import AMOUNT, ORDER, refuse_effect
+from tests.variants.tried import AMOUNT, ORDER, refuse_effect
 
 CALLS = (("get_order", ORDER), ("refund", ORDER | AMOUNT))
 

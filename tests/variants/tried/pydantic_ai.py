@@ -7,7 +7,7 @@ from typing import Any
 from pydantic_ai import Agent, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 
-from tests.variants.tried.tools import AMOUNT, ORDER, refuse_effect
+from tests.variants.tried import AMOUNT, ORDER, refuse_effect
 
 
 def decide(messages: list[Any], info: Any) -> ModelResponse:

@@ -1,18 +1,8 @@
-"""Tools that are functions; and what the agents have in common."""
+"""Tools that are functions."""
 
 from __future__ import annotations
 
-from typing import NoReturn
-
-ORDER = {"order_id": "order-1"}
-AMOUNT = {"amount": "12.50"}
-
-
-def _fail() -> NoReturn:
-    raise AssertionError("a comparison makes no write")
-
-
-refuse_effect = _fail
+from tests.variants.tried import refuse_effect
 
 
 async def get_order(order_id: str) -> dict[str, str]:
