@@ -174,7 +174,7 @@ def try_agent(
 
     Exits with 3 if an effect is not right with Surehand.
 
-    Example: surehand try examples.agents.clerk:clerk --input 'Refund order-1'
+    Example: surehand try surehand.examples.agents.clerk:clerk --input 'Refund order-1'
     """
     from surehand.cli.options import translated
     from surehand.drill.agent_comparison import Comparison, describe_comparison
