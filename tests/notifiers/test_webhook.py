@@ -146,7 +146,7 @@ OWN = "tests.notifiers.test_webhook:notifier"
 def settings(**given: str) -> Settings:
     environ = {f"SUREHAND_{name.upper()}": value for name, value in given.items()}
     database = {"SUREHAND_DATABASE_URL": "sqlite:///x"}
-    return load_settings({**database, **environ}, Path(os.devnull), Path(os.devnull))
+    return load_settings({**database, **environ}, Path(os.devnull))
 
 
 def test_without_any_setting_the_log_tells() -> None:
