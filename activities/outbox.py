@@ -193,16 +193,16 @@ class Outbox:
         """Send some; returns whether there may be more that can be sent."""
         served = self._couriers.keys() - self._gone
 
-        def take(tx: Transaction) -> tuple[int, list[Taken], list[Taken], int]:
+        def take(tx: Transaction) -> tuple[int, list[Taken], list[Taken], int, int]:
             now_ms = self._clock(tx)
             reminded = write_reminders(tx, now_ms)
             found = rows.find_unserved(tx, served, now_ms, older_than=GIVE_UP_AFTER)
             orphans = [one for one in found if rows.give_up(tx, one, _NOBODY)]
             if channel not in served:
-                return reminded, orphans, [], 0
+                return reminded, orphans, [], 0, 0
             return reminded, orphans, *rows.take_due(tx, channel, now_ms, limit=BATCH, lease=LEASE)
 
-        reminded, orphans, taken, dropped = await self._ledger.transact(tenant, take)
+        reminded, orphans, taken, dropped, held = await self._ledger.transact(tenant, take)
         counts["reminded"] += reminded
         for orphan in orphans:
             _say_given_up(orphan, orphan.channel, _NOBODY)
@@ -212,7 +212,7 @@ class Outbox:
         for outcome in outcomes:
             self._count(counts, channel, outcome)
         # Where all of them fail, the rest would, too: other tenants' turn.
-        return len(taken) + dropped == BATCH and (not taken or "sent" in outcomes)
+        return len(taken) + dropped + held == BATCH and (not taken or "sent" in outcomes)
 
     async def _send(self, tenant: str, channel: str, taken: Taken) -> str:
         """Send one and record what became of it; returns its outcome."""

@@ -24,6 +24,7 @@ from surehand.activities.ledger.outbox.notification import (
 )
 from surehand.activities.ledger.steps.entries import Forbidden
 from surehand.activities.outbox import (
+    BATCH,
     FIRST_PAUSE,
     GIVE_UP_AFTER,
     LEASE,
@@ -104,6 +105,19 @@ async def test_of_a_flood_people_are_told_in_one_line_until_some_is_decided(
         here.scene.decide(one)
     await here.send(timedelta(minutes=4))
     assert len(here.receiver.told) == most + 3, "of what is decided nobody is told"
+
+
+async def test_what_is_held_back_delays_nobody_else(at_receiver: TenantOutbox) -> None:
+    here, most = at_receiver, outbox_rows.MOST_TOLD
+    for number in range(most + 3 * BATCH):
+        here.scene.ask_approval(here.scene.call(key=f"k-{number}", step_id=f"s-{number}"))
+    second = timedelta(seconds=1)
+    mail = here.scene.call(key="o", step_id="o", tool="mail.send")
+    other = here.scene.ask_approval(mail, after=second)
+
+    await here.send(after=2 * second)
+
+    assert other.approval_id in [subject for _, subject, _ in here.receiver.told]
 
 
 def test_of_a_call_that_was_approved_in_advance_nobody_is_told(at_receiver: TenantOutbox) -> None:
@@ -269,7 +283,7 @@ async def test_a_dead_workers_row_is_sent_by_another(at_receiver: TenantOutbox) 
     here = at_receiver
     here.scene.ask_approval(here.scene.call())
     with here.scene.tx() as tx:
-        taken, _ = outbox_rows.take_due(tx, RECEIVER, tx.now_ms, limit=9, lease=LEASE)
+        taken, _, _ = outbox_rows.take_due(tx, RECEIVER, tx.now_ms, limit=9, lease=LEASE)
 
     assert await here.send() == {}
     here.receiver.refuses = NotDelivered("down")

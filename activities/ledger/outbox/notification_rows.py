@@ -144,11 +144,11 @@ def _question_subject(run_id: str, interrupt: Interrupt) -> str:
 
 def take_due(
     tx: Transaction, channel: str, now_ms: int, *, limit: int, lease: timedelta
-) -> tuple[list[Taken], int]:
+) -> tuple[list[Taken], int, int]:
     """Return what is to be sent now, which nobody else takes for as long as ``lease``.
 
     What nobody has to be told any more, because it is decided, expired or settled, is dropped. It
-    also returns how many were dropped.
+    also returns how many were dropped, and how many are held back for a while.
     """
     rows = tx.all(
         rows_of(notifications, channel=channel, state="pending")
@@ -173,7 +173,7 @@ def take_due(
         values = {"attempts": attempt, "due_ms": now_ms + milliseconds(lease)}
         if _change_row(tx, row["notification_id"], row["attempts"], **values):
             taken.append(_taken_from(row, attempt))
-    return taken, len(over)
+    return taken, len(over), len(held)
 
 
 def _hold_back(tx: Transaction, channel: str, rows: Sequence[Mapping[str, Any]]) -> set[str]:
