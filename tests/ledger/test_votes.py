@@ -141,6 +141,37 @@ async def test_of_two_peoples_votes_at_once_both_count_and_approve_once(scene: S
     assert len(scene.events(type_="approval.approved")) == 1
 
 
+async def test_of_an_edit_and_an_approval_at_once_one_decides(scene: Scene) -> None:
+    gated = scene.ask_approval(scene.call())
+    less = Edited({"amount": "1.00"}, "sha256:less", gated.key)
+
+    edit, approve = await asyncio.gather(
+        asyncio.to_thread(
+            scene.decide, gated, "edit", approver="bob", params=less.params, edited=less
+        ),
+        asyncio.to_thread(scene.decide, gated, approver="ann"),
+    )
+
+    assert sorted([edit.code == "accepted", approve.code == "accepted"]) == [False, True]
+    state = (scene.row(approvals))["state"]
+    assert state == ("superseded" if edit.code == "accepted" else "approved")
+    claimed = isinstance(scene.claim(gated), entries.Claimed)
+    assert claimed == (state == "approved")
+
+
+async def test_of_an_approval_and_its_expiry_at_once_one_holds(scene: Scene) -> None:
+    minute = timedelta(minutes=1)
+    gated = scene.ask_approval(scene.call(), expires_in=minute)
+
+    verdict, _ = await asyncio.gather(
+        asyncio.to_thread(scene.decide, gated, after=minute),
+        asyncio.to_thread(scene.close, gated, "expired", after=minute),
+    )
+
+    assert verdict.code == "expired"
+    assert isinstance(scene.claim(gated, after=minute), entries.ApprovalRefused)
+
+
 async def test_a_role_revoked_at_the_claim_is_before_or_after_it(scene: Scene) -> None:
     person(scene, "ann", "manager")
     gated = scene.ask_approval(scene.call(), requirement=Requirement(roles=("manager",)))
