@@ -277,7 +277,7 @@ def _limit_uses(
             group=groups[0],
             plain_group=groups[-1],
             amount=limit_amount(limit, prepared.params),
-            most=Decimal(limit.most or 0),
+            most=None if limit.most is None else Decimal(limit.most),
             within_ms=entries.milliseconds(limit.within),
             ask=limit.ask,
             shadow=limit.shadow,

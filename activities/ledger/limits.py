@@ -42,7 +42,8 @@ class LimitUse:
     """The same without a key: what was counted before runs were sealed stands there."""
     amount: Decimal | None
     """``None``: it is no number that can be added up, so it is within no limit."""
-    most: Decimal
+    most: Decimal | None
+    """``None``: it sums up nothing. It comes after an effect, or calls of others after it."""
     within_ms: int
     ask: ApprovalPolicy | None
     """Who can let it through; ``None``: nobody."""
@@ -216,6 +217,8 @@ def find_over(
             met = any(map(is_by_other, before)) if use.by_other else bool(before)
             if not met and (judged or _has_lapsed(tx, use, entry_id)):
                 found.append(Over(use, Decimal(0)))
+            continue
+        if use.most is None:
             continue
         used_row = tx.one(_USED, but_entry=entry_id, **group)
         assert used_row is not None

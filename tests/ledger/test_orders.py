@@ -26,7 +26,7 @@ ASK = ApprovalPolicy(roles=("finance",))
 
 def use(after: str | None = None, group: str = "order-1", **changes: Any) -> LimitUse:
     values: dict[str, Any] = {"name": "checked", "group": group, "plain_group": group}
-    values |= {"amount": Decimal(0), "most": Decimal(0), "within_ms": DAY // timedelta(0, 0, 1000)}
+    values |= {"amount": Decimal(0), "most": None, "within_ms": DAY // timedelta(0, 0, 1000)}
     values |= {"ask": None, "shadow": False, "approved": False, "after": after}
     return LimitUse(**values | changes)
 
@@ -86,6 +86,15 @@ def test_people_are_asked_or_it_is_only_recorded_as_for_any_limit(scene: Scene) 
     assert scene.claimed(pay(scene, "shadow", uses=(use(CHECK, shadow=True),)))
     told = [one["body"]["allowed"] for one in scene.events(RUN, "limit.exceeded")]
     assert told == ["approval", "shadow"]
+
+
+def test_what_was_summed_up_under_the_same_name_does_not_refuse_the_effect_before(
+    scene: Scene,
+) -> None:
+    """The file said ``most`` of the check until now, and says ``after`` of the payment."""
+    summed = use(amount=Decimal(60), most=Decimal(100))
+    scene.committed(check(scene, "a", uses=(summed,)))
+    assert scene.claimed(check(scene, "b", uses=(replace(summed, amount=Decimal(0), most=None),)))
 
 
 def other_pays(scene: Scene, **changes: Any) -> Any:
