@@ -187,11 +187,12 @@ class EffectCall(recorder.EffectRecorder):
         Nothing is remembered of whether it may: an attempt that is cut off here has called nothing,
         and the next one asks again.
         """
-        request, observed = self.request, entry.observed
+        request, observed, self.refused = self.request, entry.observed, None
         by_state = observed == entries.UNASKED and self.tool.lookup_by == "state"
         if by_state:
             observed = await self._look_before(entry)
-        elif observed == entries.UNASKED:
+        elif observed is None or observed == entries.UNASKED:
+            # None: it was claimed by a worker whose tool had no condition yet.
             observed = entries.ALLOWED
         if self.only_if is not None and (failure := await self._ask_only_if(entry)) is not None:
             self.refused = failure.message

@@ -52,8 +52,8 @@ class World:
         pay = Provider([{}]).tool(recovery="human", compensate=undo)
         return Toolbox([pay, self.provider.tool(name="payments.charge", **self.how)])
 
-    def committed(self, scene: Scene) -> Entry:
-        toolbox = self.toolbox(self.only_if)
+    def committed(self, scene: Scene, *, checked: bool = True) -> Entry:
+        toolbox = self.toolbox(self.only_if if checked else None)
         pay = toolbox.get("payments.refund")
         assert pay is not None
         return scene.committed(scene.call(undo=toolbox.undo_spec(pay, approved=False)))
@@ -185,6 +185,19 @@ async def test_a_no_after_a_call_that_was_cut_off_proves_nothing(scene: Scene) -
     [question] = scene.rows(interventions)
     assert question["rule"] == "unknown" and question["entry_id"] != entry.entry_id
     assert len(provider.keys) == 1
+
+
+async def test_a_condition_that_an_undo_gains_while_it_is_made_is_asked(scene: Scene) -> None:
+    provider = Provider([OutcomeUnknown("cut off"), {"id": "u-1"}])
+    world = World([True], provider=provider, how={"dedupes": Dedupes(timedelta(hours=1))})
+    entry = world.committed(scene, checked=False)
+    with pytest.raises(ApplicationError):
+        await world.undo(scene, entry, checked=False)
+
+    report = await world.undo(scene, entry, attempt=2)
+
+    assert (report.outcome, len(world.asked)) == (CompensationOutcome.COMPENSATED, 1)
+    assert len(provider.keys) == 2
 
 
 async def test_a_worker_that_has_no_only_if_does_not_undo_without_it(scene: Scene) -> None:
