@@ -111,6 +111,9 @@ def test_the_outcome_of_a_call_is_settled_whatever_the_policy_says_by_then(scene
     entry = scene.claimed(asked(call))
     again = replace(asked(call, "none"), attempt=2, holder="again")
     assert scene.claimed(again).calls == 2  # the repeat of what was allowed
+    assert scene.claimed(again).calls == 2  # the answer to that claim was lost
+    # What nobody has judged the call by is not told.
+    assert [one["body"]["answer"] for one in scene.events(RUN, "policy.answered")] == ["allow"]
     scene.commit(again, scene.entry(entry.entry_id))
     assert scene.claim(asked(call, "refuse")).entry.state == "committed"  # type: ignore[union-attr]
 

@@ -657,7 +657,7 @@ def _authorise_call(
             by = "shadow" if one.use.shadow else "approval"
             body = {"tool": request.tool, "limit": one.use.name, "evidence": one.reason}
             tx.event(request.run_id, "limit.exceeded", step_id=request.step_id, allowed=by, **body)
-        if policy is not None and policy.answer is not None:
+        if policy is not None and judged and policy.answer is not None:
             told = policy.answer
             body = {"tool": request.tool, "answer": told.said, "evidence": told.reasons}
             body |= {"params_hash": request.params_hash, "policy_version": told.version}
