@@ -115,6 +115,16 @@ def test_nobody_counts_twice_or_without_a_role(scene: Scene, ann: str) -> None:
     refused(scene, made, "so far 1 of 2")
 
 
+@pytest.mark.parametrize("outcome", [DecisionOutcome.REJECT, DecisionOutcome.EDIT])
+def test_only_a_yes_counts(scene: Scene, ann: str, outcome: DecisionOutcome) -> None:
+    made = halt(scene, LiftPolicy(roles=("operator",)))
+    params = {"amount": "1.00"} if outcome is DecisionOutcome.EDIT else None
+    with pytest.raises(HaltError, match=f"{outcome.value} is no yes"):
+        vote(scene, lift_decision(ann, made, outcome=outcome, params=params))
+    assert scene.rows(halt_votes) == []
+    refused(scene, made, "so far 0 of 1")
+
+
 def test_whoever_has_halted_does_not_count_where_four_eyes_are_asked_for(
     scene: Scene, ann: str
 ) -> None:

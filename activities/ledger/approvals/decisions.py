@@ -445,7 +445,9 @@ def vote_for_lift(tx: Transaction, decision: Decision, lifting: Lifting) -> str 
     people = principals.find_principals(tx, [decision.approver])
     vote = Vote(decision.approver, people[decision.approver].roles)
     refused = None if isinstance(found, Proof) else found[1]
-    if decision.params_hash != halt.params_hash:
+    if decision.outcome is not DecisionOutcome.APPROVE:
+        refused = f"{decision.outcome.value} is no yes"
+    elif decision.params_hash != halt.params_hash:
         refused = "it is another halt than the one that was shown"
     elif isinstance(found, Proof) and not found.assurance.satisfies(assurance):
         refused = f"decisions {assurance.as_text()} here"
