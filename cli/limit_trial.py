@@ -6,7 +6,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,7 +13,7 @@ import typer
 from pydantic import ValidationError
 
 from surehand.activities.effects.prepare import limit_amount
-from surehand.activities.ledger.approvals.requests import is_by_other
+from surehand.activities.ledger.approvals.requests import find_others
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.history.reads import list_made
 from surehand.activities.limits_file import Limit, group_values, read_limits
@@ -125,8 +124,8 @@ def _try_limit(
 ) -> _Trial:
     trial = _Trial(limit, toolbox)
     for row in list_made(tx, limit.counted, (since + limit.within) // _MS):
-        own = (row["run_id"], row["approval_id"], assurance)
-        trial.add(row, partial(is_by_other, tx, *own), begun=row["age_ms"] <= since // _MS)
+        others = find_others(tx, row["run_id"], row["approval_id"], assurance)
+        trial.add(row, others, begun=row["age_ms"] <= since // _MS)
     return trial
 
 

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
+from surehand.activities.ledger.approvals import requests
 from surehand.activities.ledger.core.statements import insert_row
 from surehand.activities.ledger.core.tables import decisions
 from surehand.activities.ledger.limits import LimitUse
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, OverLimit
 from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.plan.policy import ApprovalPolicy
-from tests.ledger.people import person
+from surehand.workflows.plan.policy import ApprovalPolicy, AskedProof, Requirement
+from tests.ledger.people import person, revoked
 from tests.ledger.scene import NOW, RUN, Scene
 from tests.ledger.standing import ask, granted
+from tests.ledger.test_deputies import named, not_any_more
 
 DAY = timedelta(days=1)
 CHECK = "orders.check"
@@ -128,6 +130,77 @@ def test_whoever_approves_the_call_is_not_who_has_checked(scene: Scene) -> None:
         gated = scene.ask_approval(pay(scene, name, by_other=True))
         assert scene.decide(gated, approver=approver).code == "accepted"
         assert isinstance(scene.claim(gated), Claimed if made else OverLimit)
+
+
+OPS = Requirement(roles=("ops",))
+
+
+def checked_by(scene: Scene, approver: str, name: str = "check") -> None:
+    """Have somebody approve a check for which there has to be a role, and make it."""
+    gated = scene.ask_approval(check(scene, name), requirement=OPS)
+    assert scene.decide(gated, approver=approver).code == "accepted"
+    scene.committed(gated)
+
+
+def test_a_role_that_was_revoked_takes_the_check_away(scene: Scene) -> None:
+    checked_by(scene, person(scene, "dana", "ops"))
+    assert isinstance(other_pays(scene, name="before"), Claimed)
+    revoked(scene, "dana", "role", "ops")
+    assert isinstance(other_pays(scene), OverLimit)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_deputy_whose_time_is_over_has_checked_nothing(scene: Scene, ended: bool) -> None:
+    person(scene, "bea", "ops"), person(scene, "cem")
+    deputy = named(scene, "bea", "cem")
+    checked_by(scene, "cem")
+    assert isinstance(other_pays(scene, name="before"), Claimed)
+    if ended:
+        not_any_more(scene, deputy)
+    # The deputy is named for a day, as the limit lasts.
+    lasts = {"within_ms": 3 * DAY // timedelta(0, 0, 1000)}
+    late = pay(scene, uses=(use(CHECK, by_other=True, **lasts),))
+    assert isinstance(scene.claim(late, NOW if ended else DAY * 2), OverLimit)
+
+
+@pytest.mark.parametrize(("checks", "pays"), [("bea", "cem"), ("cem", "bea")])
+def test_a_deputy_and_their_person_are_not_two(scene: Scene, checks: str, pays: str) -> None:
+    person(scene, "bea", "ops"), person(scene, "cem"), person(scene, "dana", "ops")
+    named(scene, "bea", "cem")
+    checked_by(scene, checks)
+    gated = scene.ask_approval(pay(scene, by_other=True), requirement=OPS)
+    assert scene.decide(gated, approver=pays).code == "accepted"
+    assert isinstance(scene.claim(gated), OverLimit)
+    checked_by(scene, "dana", "again")
+    assert isinstance(scene.claim(gated), Claimed)
+
+
+@pytest.mark.parametrize("proof", ["open", "signed"])
+def test_a_check_needs_the_proof_that_its_own_policy_has_asked_for(
+    scene: Scene, proof: AskedProof
+) -> None:
+    person(scene, "dana", "ops")
+    gated = scene.ask_approval(check(scene), requirement=OPS, proof=proof)
+    same = {"run_id": RUN, "approval_id": gated.approval_id, "params_hash": gated.params_hash}
+    said = {"approver": "dana", "outcome": "approve", "verdict": "accepted", "verified": False}
+    texts = {"decision_id": "forged", "reason": "", "message": "", "at_ms": 1}
+    with scene.tx() as tx:
+        tx.execute(insert_row(decisions, **same, **said, **texts))
+    scene.committed(replace(gated, gated=False))
+    assert isinstance(other_pays(scene), Claimed if proof == "open" else OverLimit)
+
+
+def test_who_stands_behind_the_call_is_read_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        scene.committed(check(scene, name))
+    read = list[str]()
+    monkeypatch.setattr(
+        requests, "find_planners", lambda tx, run_id: read.append(run_id) or frozenset({"ada"})
+    )
+    assert isinstance(other_pays(scene), OverLimit)
+    assert read == [RUN]
 
 
 def test_nobody_has_looked_at_a_check_that_was_approved_in_advance(scene: Scene) -> None:

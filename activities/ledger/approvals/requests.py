@@ -6,6 +6,7 @@ The row decides and the run follows it: every change is a guarded update under t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from sqlalchemy import and_, or_
@@ -243,31 +244,56 @@ def _check_approval(
     return row
 
 
-def is_by_other(
-    tx: Transaction,
-    run_id: str,
-    approval_id: str | None,
-    assurance: Assurance,
-    made: Mapping[str, Any],
-) -> bool:
-    """Return whether others stand behind an effect than behind a call of a run.
+def find_others(
+    tx: Transaction, run_id: str, approval_id: str | None, assurance: Assurance
+) -> Callable[[Mapping[str, Any]], bool]:
+    """Return what says whether others stand behind an effect than behind a call of a run.
 
     Behind an effect stand those whose votes for it hold still; none is given in advance, because
-    nobody has looked at it then. If nobody was asked, whoever has started its run.
+    nobody has looked at it then. If nobody was asked, whoever has started its run. A person and
+    their deputy are one. Who stands behind the call is read once, if at all.
     """
-    own = find_planners(tx, run_id)
-    if approval_id is not None:
-        own |= {one["approver"] for one in vote_rows.accepted_decisions(tx, approval_id)}
-    folded = set(map(vote_rows.fold_name, own))
-    if made["approval_id"] is not None:
-        decided = vote_rows.accepted_decisions(tx, made["approval_id"])
-        votes = vote_rows.votes_now(tx, made["approval_id"], decided, assurance, in_advance=None)
-        return any(vote_rows.fold_name(one.approver) not in folded for one in votes)
-    if assurance is not Assurance.OPEN and why_start_unproven(tx, made["run_id"]) is not None:
+
+    @cache
+    def own() -> frozenset[str]:
+        people = set(find_planners(tx, run_id))
+        if approval_id is not None:
+            for one in vote_rows.accepted_decisions(tx, approval_id):
+                people |= {one["approver"], one["deputy_for"]} - {None}
+        return frozenset(map(vote_rows.fold_name, people))
+
+    def is_by_other(made: Mapping[str, Any]) -> bool:
+        if made["approval_id"] is not None:
+            return _has_voter(tx, made["approval_id"], assurance, own())
+        if assurance is not Assurance.OPEN and why_start_unproven(tx, made["run_id"]) is not None:
+            return False
+        started = tx.one(rows_of(runs, "user_id", "started_by", run_id=made["run_id"]))
+        assert started is not None, "an effect is of a run"
+        return own().isdisjoint(map(vote_rows.fold_name, started.values()))
+
+    return is_by_other
+
+
+def _has_voter(
+    tx: Transaction, approval_id: str, assurance: Assurance, excluded: frozenset[str]
+) -> bool:
+    """Return whether a vote of somebody else than ``excluded`` holds for a request, by its needs.
+
+    As it would if the request's call were made now.
+    """
+    row = tx.one(rows_of(approvals, approval_id=approval_id))
+    if row is None:
         return False
-    started = tx.one(rows_of(runs, "user_id", "started_by", run_id=made["run_id"]))
-    assert started is not None, "an effect is of a run"
-    return folded.isdisjoint(map(vote_rows.fold_name, started.values()))
+    wanted, assurance = needs_of(row).requirements, Assurance(row["assurance"]).stricter(assurance)
+    decided = vote_rows.accepted_decisions(tx, approval_id)
+    votes = vote_rows.votes_now(tx, approval_id, decided, assurance, in_advance=None, call=row)
+    if not vote_rows.any_counts(wanted, votes, excluded):
+        return False
+    # Only now: that is a walk over the run's events.
+    if vote_rows.unknown_requester(tx, row["run_id"], wanted, assurance) is not None:
+        return False
+    asked_by = map(vote_rows.fold_name, vote_rows.find_requesters(tx, row, wanted))
+    return vote_rows.any_counts(wanted, votes, excluded.union(asked_by))
 
 
 def waive_approval(tx: Transaction, call: ClaimRequest) -> None:

@@ -158,6 +158,13 @@ def missing_votes(
     return None
 
 
+def any_counts(
+    requirements: Sequence[Requirement], votes: Sequence[Vote], excluded: Collection[str]
+) -> bool:
+    """Return whether a vote counts for any requirement; ``excluded`` are folded names; pure."""
+    return any(_counted_people(requirement, votes, excluded) for requirement in requirements)
+
+
 def vote_helps(
     requirements: Sequence[Requirement],
     votes: Sequence[Vote],

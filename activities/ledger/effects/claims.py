@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final, assert_never
 
 from sqlalchemy import BindParameter, Boolean, bindparam, or_, select
@@ -638,8 +637,8 @@ def _authorise_call(
         return room
     request = request.in_run(foreign=seen.foreign)
     limits.lock_limits(tx, request.uses)
-    is_by_other = partial(
-        approval_rows.is_by_other, tx, request.run_id, request.approval_id, request.assurance
+    is_by_other = approval_rows.find_others(
+        tx, request.run_id, request.approval_id, request.assurance
     )
     over = limits.find_over(tx, request.uses, entry_id, judged=judged, is_by_other=is_by_other)
     policy = request.policy
