@@ -120,6 +120,41 @@ async def test_what_is_held_back_delays_nobody_else(at_receiver: TenantOutbox) -
     assert other.approval_id in [subject for _, subject, _ in here.receiver.told]
 
 
+async def test_of_what_is_held_back_nobody_is_reminded(at_receiver: TenantOutbox) -> None:
+    here, asks = at_receiver, {"expires_in": 8 * HOUR, "remind_every": HOUR}
+    for number in range(outbox_rows.MOST_TOLD + 3):
+        here.scene.ask_approval(here.scene.call(key=f"k-{number}", step_id=f"s-{number}"), **asks)
+
+    await here.send()
+    await here.send(after=1.1 * HOUR)
+
+    told = {kind: {what for one, what, _ in here.receiver.told if one == kind} for kind in Kind}
+    assert len(told[Kind.APPROVAL]) == outbox_rows.MOST_TOLD
+    assert told[Kind.REMINDER] == told[Kind.APPROVAL]
+
+
+async def test_what_was_held_back_for_long_is_tried_as_long_as_anything(
+    at_receiver: TenantOutbox,
+) -> None:
+    here, long = at_receiver, GIVE_UP_AFTER * 3
+    flood = [
+        here.scene.ask_approval(
+            here.scene.call(key=f"k-{number}", step_id=f"s-{number}"), expires_in=long
+        )
+        for number in range(outbox_rows.MOST_TOLD + 1)
+    ]
+    await here.send()
+    await here.send(after=GIVE_UP_AFTER)
+    told = {subject for _, subject, _ in here.receiver.told}
+    here.scene.decide(next(one for one in flood if one.approval_id in told))
+    here.receiver.refuses = NotDelivered("no route")
+
+    later = GIVE_UP_AFTER + timedelta(minutes=2)
+    assert await here.send(after=later) == {"failed": 1}
+    here.receiver.refuses = None
+    assert await here.send(after=later + RETRIED) == {"sent": 1}
+
+
 def test_of_a_call_that_was_approved_in_advance_nobody_is_told(at_receiver: TenantOutbox) -> None:
     here = at_receiver
     granted(here.scene, "ann", when="amount <= 150", count=5)

@@ -134,7 +134,7 @@ class Notification(Facts):
     """Of a reminder: how many intervals after the request; of what was held back: the hour; else 0,
     or the step's attempt."""
     at: datetime
-    """When it was written, by the ledger's clock."""
+    """When it was written, by the ledger's clock; if it was held back, when it was so last."""
     page: str | None = None
     """Where people decide or answer in a browser, where the worker knows. It decides nothing."""
 

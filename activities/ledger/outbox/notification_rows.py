@@ -147,8 +147,9 @@ def take_due(
 ) -> tuple[list[Taken], int, int]:
     """Return what is to be sent now, which nobody else takes for as long as ``lease``.
 
-    What nobody has to be told any more, because it is decided, expired or settled, is dropped. It
-    also returns how many were dropped, and how many are held back for a while.
+    What nobody has to be told any more, because it is decided, expired or settled, is dropped. So
+    is a reminder of what nobody was told of yet. It also returns how many were dropped, and how
+    many are held back for a while.
     """
     rows = tx.all(
         rows_of(notifications, channel=channel, state="pending")
@@ -157,14 +158,14 @@ def take_due(
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
-    over = _find_over(tx, rows, now_ms)
+    over = _find_over(tx, rows, now_ms) | _find_untold(tx, channel, rows)
     held = _hold_back(tx, channel, [one for one in rows if one["notification_id"] not in over])
     taken = []
     for row in rows:
         if row["notification_id"] in held:
-            _change_row(
-                tx, row["notification_id"], row["attempts"], due_ms=now_ms + milliseconds(_HELD_FOR)
-            )
+            # As if it were written now: how long it is tried counts from when it may be sent.
+            values = {"written_ms": now_ms, "due_ms": now_ms + milliseconds(_HELD_FOR)}
+            _change_row(tx, row["notification_id"], row["attempts"], **values)
             continue
         if row["notification_id"] in over:
             _change_row(tx, row["notification_id"], row["attempts"], state="void")
@@ -210,6 +211,17 @@ def _hold_back(tx: Transaction, channel: str, rows: Sequence[Mapping[str, Any]])
         where = {"run_id": run_id, "subject": f"{run_id}/{tool}"}
         write_notification(tx, Kind.FLOOD, facts, number=number, **where)
     return held
+
+
+def _find_untold(tx: Transaction, channel: str, rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the ids of reminders of requests that nobody has been told of yet by this channel."""
+    mine = {row["notification_id"]: row["subject"] for row in rows if row["kind"] == Kind.REMINDER}
+    if not mine:
+        return set()
+    subject, to_whom = notifications.c.subject, {"channel": channel, "kind": Kind.APPROVAL.value}
+    waiting = rows_of(notifications, subject, **to_whom, state="pending", attempts=0)
+    untold = {row["subject"] for row in tx.all(waiting.where(subject.in_(set(mine.values()))))}
+    return {name for name, about in mine.items() if about in untold}
 
 
 def _find_over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int) -> set[str]:
