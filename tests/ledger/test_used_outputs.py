@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ from temporalio.testing import ActivityEnvironment
 
 from surehand.activities.effects.compensation import CompensationActivities, UndoAttempt
 from surehand.activities.ledger.core.tables import effects, interventions
+from surehand.activities.ledger.effects import outcomes
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.tools.tool import No, OnlyIf, ToolContext, Undo
@@ -157,6 +159,30 @@ async def test_later_steps_have_used_the_newest_output(shop: Shop) -> None:
 
     assert (await shop.undo(first)).outcome is CompensationOutcome.COMPENSATED
     assert (await shop.undo(second)).outcome is CompensationOutcome.HUMAN_NEEDED
+
+
+@pytest.mark.parametrize("settled", [True, False])
+async def test_a_user_in_doubt_has_used_what_was_there_when_it_was_claimed(
+    shop: Shop, settled: bool
+) -> None:
+    """Of a run that was reset meanwhile: whatever number it gets, or none."""
+    scene, first = shop.scene, shop.paid()
+    call = scene.call(run_id=OWN, step_id="mail", tool="mail.send", key="doubted")
+    mail = scene.claimed(call)
+    with scene.tx() as tx:
+        question = outcomes.ask_human(tx, mail, "Did it?")
+    time.sleep(0.002)  # a claim's time is in milliseconds
+    second = shop.paid()
+    if settled:
+        assert scene.settle(said(str(question), ResolutionOutcome.HAPPENED), OWN)[0]
+        assert scene.entry(mail.entry_id).commit_no > second.commit_no
+
+    report = await shop.undo(first)
+
+    assert report.outcome is CompensationOutcome.HUMAN_NEEDED
+    assert shop.undoing.keys == []
+    if not settled:
+        assert report.intervention_id == question
 
 
 async def test_what_an_earlier_plan_has_used_counts(shop: Shop) -> None:

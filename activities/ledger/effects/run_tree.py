@@ -247,12 +247,26 @@ def find_users(tx: Transaction, entry: Entry) -> list[Entry]:
     if not found:
         return found
     # Of a step that has made another one since, in another life of its run, later steps use that.
-    own = {"run_id": entry.run_id, "step_id": entry.step_id, "undoes": None}
-    since = rows_of(effects, func.min(effects.c.commit_no).label("since"), **own)
-    row = tx.one(since.where(effects.c.commit_no > entry.commit_no))
-    if row is None or row["since"] is None:
+    made = effects.c
+    tied = and_(made.claimed_ms == entry.claimed_ms, made.commit_no > entry.commit_no)
+    since = tx.one(
+        rows_of(effects, run_id=entry.run_id, step_id=entry.step_id, undoes=None)
+        .where(made.commit_no.is_not(None), or_(made.claimed_ms > entry.claimed_ms, tied))
+        .order_by(made.claimed_ms, made.commit_no)
+        .limit(1)
+    )
+    if since is None:
         return found
-    return [one for one in found if one.commit_no is not None and one.commit_no < row["since"]]
+    return [one for one in found if _is_older(one, since["claimed_ms"], since["commit_no"])]
+
+
+def _is_older(entry: Entry, claimed_ms: int, commit_no: int) -> bool:
+    """Return whether an effect may have been made before another one was.
+
+    One that was in doubt has the number of when it was settled, or none yet.
+    """
+    numbered = entry.commit_no is not None and entry.commit_no < commit_no
+    return numbered or entry.claimed_ms < claimed_ms
 
 
 def find_unwound(tx: Transaction, run_id: str) -> dict[str, str]:
