@@ -27,7 +27,7 @@ from surehand.activities.effects.leases import (
 )
 from surehand.activities.ledger.core.engine import may_pass
 from surehand.activities.ledger.core.store import Transaction, Turn
-from surehand.activities.ledger.effects import claims, outcomes
+from surehand.activities.ledger.effects import claims, interventions, outcomes
 from surehand.activities.ledger.halts import stood_still
 from surehand.activities.ledger.steps import foreign as foreign_rows
 from surehand.activities.ledger.steps.artifacts import Kept
@@ -398,9 +398,12 @@ class EffectRecorder(Recorder):
             nonlocal delay
             delay = retries.delay(failure, entry.failures.get(class_, 0))
             if delay is not None and self.request.undoes and entry.first_call_ms is not None:
-                limit = entry.first_call_ms + milliseconds(retries.compensation_limit)
+                # Who has said that it is to be tried again has it retried as long as at first.
+                asked = interventions.last_answer_ms(tx, entry.entry_id, self.request.undoes)
+                since_ms = max(entry.first_call_ms, asked)
+                limit = since_ms + milliseconds(retries.compensation_limit)
                 late_ms = tx.now_ms + milliseconds(delay) - limit
-                whose = (entry.tool, entry.run_id, entry.first_call_ms)
+                whose = (entry.tool, entry.run_id, since_ms)
                 if late_ms > 0 and late_ms > stood_still(tx, *whose, undoes=True):
                     delay = None
             if delay is None:  # its words reach the run

@@ -193,7 +193,7 @@ class Retries:
     recovery_limit: timedelta = timedelta(minutes=5)
     """How long an outcome may be missing before a human is asked."""
     compensation_limit: timedelta = timedelta(seconds=30)
-    """From its first call on, no retry of an undo begins later than this: a human is asked."""
+    """No retry of an undo begins later than this after its first call, or after an answer."""
     uniform: Callable[[float, float], float] = random.uniform
     """Source of jitter, injected in tests."""
 

@@ -189,7 +189,7 @@ class Settings(BaseModel):
     recovery_limit: Duration = _RETRIES.recovery_limit
     """How long an effect's outcome may be missing before a human is asked."""
     compensation_limit: Duration = _RETRIES.compensation_limit
-    """From its first call on, no retry of an undo begins later than this; a human is asked."""
+    """No retry of an undo begins later than this after its first call, or after an answer."""
     checkpoint_every: Duration = CHECKPOINT_EVERY
     """How often the progress of a long call goes into the ledger."""
     checkpoint_ttl: Duration = timedelta(days=7)

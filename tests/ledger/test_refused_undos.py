@@ -10,6 +10,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.effects.compensation import UndoAttempt
+from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.steps.entries import UNASKED, Entry
 from surehand.activities.tools.failures import OutcomeUnknown, Permanent, Transient
@@ -141,6 +142,35 @@ async def test_the_answer_undo_asks_the_world_again(scene: Scene) -> None:
 
     assert (len(world.asked), len(world.provider.keys)) == (3, 1)
     assert scene.entry(entry.entry_id).state == "compensated"
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_the_answer_undo_has_it_retried_as_long_as_at_first(
+    scene: Scene, answered: bool
+) -> None:
+    provider = Provider([Transient("no route"), {"id": "u-1"}])
+    world = World(["shipped", True, True], provider=provider)
+    entry = world.committed(scene)
+    report = await world.undo(scene, entry)
+    answer = said(report.intervention_id, ResolutionOutcome.UNDO)
+    assert scene.settle(answer, after=timedelta(0))[0]
+    hour_ms = timedelta(hours=1) // timedelta(milliseconds=1)
+    for table in (effects,) if answered else (effects, interventions):
+        column = "first_call_ms" if table is effects else "settled_ms"
+        with scene.tx() as tx:
+            known = table.c[column].is_not(None)
+            before = {column: tx.now_ms - hour_ms}
+            tx.execute(update_rows(table).where(known).values(before))
+
+    if not answered:
+        report = await world.undo(scene, entry, attempt=2)
+        assert report.outcome is CompensationOutcome.HUMAN_NEEDED
+        return
+    with pytest.raises(ApplicationError) as failed:
+        await world.undo(scene, entry, attempt=2)
+    assert not failed.value.non_retryable
+    report = await world.undo(scene, entry, attempt=3)
+    assert report.outcome is CompensationOutcome.COMPENSATED
 
 
 class Died(BaseException):

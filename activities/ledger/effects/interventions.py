@@ -108,6 +108,14 @@ def newest_intervention(tx: Transaction, entry_id: str) -> dict[str, Any] | None
     )
 
 
+def last_answer_ms(tx: Transaction, *entry_ids: str) -> int:
+    """Return when a human has settled a question about one of these entries last; 0: never."""
+    newest = func.max(interventions.c.settled_ms).label("at")
+    about = interventions.c.entry_id.in_(entry_ids)
+    row = tx.one(rows_of(interventions, newest, state="settled").where(about))
+    return 0 if row is None else row["at"] or 0
+
+
 def human_decides(tx: Transaction, entry_id: str) -> bool:
     """Return whether a human is asked about an entry, or has decided to leave it as it is."""
     newest = newest_intervention(tx, entry_id)
