@@ -13,7 +13,7 @@ from surehand.activities.effects.compensation import CompensationActivities, Und
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import outcomes
 from surehand.activities.ledger.runs import lifecycle
-from surehand.activities.ledger.steps.entries import Entry
+from surehand.activities.ledger.steps.entries import Committed, Entry
 from surehand.activities.tools.tool import No, OnlyIf, ToolContext, Undo
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import Attempt, WorkerContext
@@ -34,7 +34,7 @@ from tests.ledger.scene import LEASE, OTHER_RUN, SPEC, Scene, said
 pytestmark = pytest.mark.guarantee("G4")
 
 OWN = "own"
-STEPS = [
+STEPS: list[dict[str, Any]] = [
     {"id": "pay", "tool": SPEC.name},
     {"id": "look", "tool": SPEC.name, "params": {"id": "${pay.id}"}},
     {"id": "mail", "tool": SPEC.name, "params": {"about": "${look.line}"}},
@@ -48,6 +48,7 @@ class Shop:
     """A run that pays, and writes mails about that: payments are undone, mails are not."""
 
     scene: Scene
+    steps: list[dict[str, Any]] = field(default_factory=lambda: STEPS)
     undoing: Provider = field(default_factory=lambda: Provider([{"id": "u-1"}]))
     mails_are_undone: bool = False
     only_if: OnlyIf | None = None
@@ -55,7 +56,7 @@ class Shop:
     number: int = 0
 
     def __post_init__(self) -> None:
-        self.scene.open_run(OWN, start=self.scene.start(OWN, plan=Plan.model_validate(STEPS)))
+        self.scene.open_run(OWN, start=self.scene.start(OWN, plan=Plan.model_validate(self.steps)))
 
     def made(self, step_id: str, tool: str = "mail.send", run_id: str = OWN) -> Entry:
         self.number += 1
@@ -215,6 +216,52 @@ async def test_what_another_run_relies_on_is_not_undone_before_a_human_agrees(sh
     assert report.outcome is CompensationOutcome.HUMAN_NEEDED
     assert f"step refund of run {OTHER_RUN} used what it returned" in report.reason
     assert shop.undoing.keys == []
+
+
+@pytest.mark.parametrize("user", ["mail", "other"])
+async def test_whoever_has_used_a_replay_in_the_same_run_has_used_the_effect(
+    scene: Scene, user: str
+) -> None:
+    """Two steps that make one and the same payment: later steps may refer to either."""
+    steps = [*STEPS[:1], {**STEPS[0], "id": "again"}, dict(STEPS[2]), STEPS[3]]
+    steps[2]["params"] = {"about": "${again.id}"}
+    shop = Shop(scene, steps)
+    paid = shop.paid()
+    same = {"tool": paid.tool, "key": paid.key, "run_id": OWN, "step_id": "again"}
+    assert isinstance(scene.claim(scene.call(**same)), Committed)
+    mail = shop.made(user)
+
+    report = await shop.undo(paid)
+
+    if user == "other":
+        assert report.outcome is CompensationOutcome.COMPENSATED
+    else:
+        assert report.outcome is CompensationOutcome.HUMAN_NEEDED
+        assert mail.entry_id in report.reason and shop.undoing.keys == []
+
+
+async def test_whoever_has_used_a_replay_in_a_child_run_has_used_the_effect(scene: Scene) -> None:
+    child, steps = (
+        f"{OWN}~child",
+        [
+            STEPS[0],
+            {"id": "child", "plan": {"steps": STEPS[:1]}},
+            {"id": "mail", "tool": SPEC.name, "params": {"about": "${child.pay.id}"}},
+        ],
+    )
+    shop = Shop(scene, steps)
+    parent = Parent(run_id=OWN, step_id="child")
+    start = scene.start(child, plan=Plan.model_validate(STEPS[:1]), parent=parent)
+    scene.open_run(child, start=start)
+    paid = shop.paid()
+    same = {"tool": paid.tool, "key": paid.key, "run_id": child, "step_id": "pay"}
+    assert isinstance(scene.claim(scene.call(**same)), Committed)
+    mail = shop.made("mail")
+
+    report = await shop.undo(paid)
+
+    assert report.outcome is CompensationOutcome.HUMAN_NEEDED
+    assert mail.entry_id in report.reason and shop.undoing.keys == []
 
 
 async def test_runs_above_have_used_what_their_child_run_returned(shop: Shop) -> None:

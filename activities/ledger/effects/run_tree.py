@@ -26,11 +26,11 @@ from sqlalchemy import (
 
 from surehand.activities.ledger.core.statements import PreparedStatement, ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import bars, effects, plans, replays, runs
+from surehand.activities.ledger.core.tables import bars, effects, events, plans, replays, runs
 from surehand.activities.ledger.steps.acting import EVERY_STEP, bar_name, is_barred
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.workflows.contracts.effects import EffectView
-from surehand.workflows.identity import standing_digest
+from surehand.workflows.identity import root_run_id, standing_digest
 from surehand.workflows.plan.plan import ITERATION, Plan
 from surehand.workflows.plan.references import descendants
 
@@ -221,10 +221,45 @@ def find_users(tx: Transaction, entry: Entry) -> list[Entry]:
     """Return the effects that remain and have used what an effect has returned, last commit first.
 
     By the references of its run's plan, and of the plans above. What code or an agent does with an
-    output, no plan says.
+    output, no plan says. A step of the same tree that has replayed it has returned it as well.
     """
-    run_id: str | None = entry.run_id
-    step_id, found = entry.step_id, list[Entry]()
+    users = dict[str, Entry]()
+    for (run_id, step_id), returned_ms in _returned_by(tx, entry).items():
+        for user in _find_users_of(tx, entry, run_id, step_id, returned_ms):
+            users.setdefault(user.entry_id, user)
+    return list(users.values())
+
+
+def _returned_by(tx: Transaction, entry: Entry) -> dict[tuple[str, str], int]:
+    """Return the steps of a tree that have returned an effect's receipt, its own one first.
+
+    Each with when it has last done so, or when it claimed the effect.
+    """
+    found = {(entry.run_id, entry.step_id): entry.claimed_ms}
+    root, body = root_run_id(entry.run_id), events.c.body["entry_id"].as_string()
+    own = rows_of(events, "run_id", "step_id", "at_ms", run_id=entry.run_id, type="effect.replayed")
+    # Of replays by other runs there are rows.
+    others = rows_of(replays, "run_id", "step_id", replays.c.replayed_ms.label("at_ms"))
+    for row in (
+        *tx.all(own.where(body == entry.entry_id).order_by(events.c.seq)),
+        *tx.all(
+            others.where(replays.c.entry_id == entry.entry_id).order_by(
+                replays.c.run_id, replays.c.step_id
+            )
+        ),
+    ):
+        if row["step_id"] is not None and root_run_id(row["run_id"]) == root:
+            place = (row["run_id"], row["step_id"])
+            found[place] = max(found.get(place, 0), row["at_ms"])
+    return found
+
+
+def _find_users_of(
+    tx: Transaction, entry: Entry, by_run: str, by_step: str, returned_ms: int
+) -> list[Entry]:
+    """Return what remains and has used an effect's receipt as the output of one step."""
+    run_id: str | None = by_run
+    step_id, found = by_step, list[Entry]()
     while run_id is not None:
         columns = (plans.c.plan, runs.c.parent_run_id, runs.c.parent_step_id)
         rows = tx.all(
@@ -248,10 +283,10 @@ def find_users(tx: Transaction, entry: Entry) -> list[Entry]:
         return found
     # Of a step that has made another one since, in another life of its run, later steps use that.
     made = effects.c
-    tied = and_(made.claimed_ms == entry.claimed_ms, made.commit_no > entry.commit_no)
+    tied = and_(made.claimed_ms == returned_ms, made.commit_no > entry.commit_no)
     since = tx.one(
-        rows_of(effects, run_id=entry.run_id, step_id=entry.step_id, undoes=None)
-        .where(made.commit_no.is_not(None), or_(made.claimed_ms > entry.claimed_ms, tied))
+        rows_of(effects, run_id=by_run, step_id=by_step, undoes=None)
+        .where(made.commit_no.is_not(None), or_(made.claimed_ms > returned_ms, tied))
         .order_by(made.claimed_ms, made.commit_no)
         .limit(1)
     )
