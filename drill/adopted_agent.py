@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 from temporalio import workflow
 
@@ -39,8 +39,7 @@ async def play_agent(steps: StepMaker) -> Any:
     """Run the agent that the run's input names, to its end."""
     given: Any = steps.input
     agent = calls.named(given["agent"])
-    play = _PLAYED.get(bare_agent.framework_of(agent), _play_function)
-    return await play(steps, agent, given)
+    return await _PLAY[bare_agent.framework_of(agent)](steps, agent, given)
 
 
 async def _play_pydantic_ai(steps: StepMaker, agent: Any, given: Any) -> Any:
@@ -49,7 +48,7 @@ async def _play_pydantic_ai(steps: StepMaker, agent: Any, given: Any) -> Any:
     from surehand.agents.pydantic_ai import Surehand
 
     ours = Surehand(given["tools"], model=given["agent"])
-    with agent.override(toolsets=[ours.get_toolset()], tools=[]):
+    with agent.override(toolsets=[ours.get_toolset()], tools=[], native_tools=[]):
         unlimited = UsageLimits(request_limit=None)
         result = await agent.run(given["input"], capabilities=[ours], usage_limits=unlimited)
     return result.output
@@ -124,15 +123,14 @@ def adopt_graph(graph: Any, names: list[str]) -> None:
 
 
 async def _play_function(steps: StepMaker, agent: Any, given: Any) -> Any:
-    if not inspect.iscoroutinefunction(agent):
-        raise StepFailed(f"{given['agent']} is not async: a run cannot wait in it", called=False)
     return await agent(given["input"])
 
 
-_PLAYED: dict[str, Callable[[StepMaker, Any, Any], Awaitable[Any]]] = {
+_PLAY: Final[dict[str, Callable[[StepMaker, Any, Any], Awaitable[Any]]]] = {
     "pydantic-ai": _play_pydantic_ai,
     "openai-agents": _play_openai,
     "langgraph": _play_langgraph,
+    bare_agent.FUNCTION: _play_function,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from surehand.activities.mcp.tools import params_model
 from surehand.activities.tools.failures import Permanent
@@ -13,6 +13,7 @@ from surehand.activities.tools.tool import Found, NotFound, Tool, ToolContext
 from surehand.activities.tools.toolbox import READ, WRITE, tool
 from surehand.drill.adopted_agent import call_as_step
 from surehand.drill.bare_agent import (
+    ADOPTED,
     MADE,
     WORLD,
     AgentTool,
@@ -23,29 +24,26 @@ from surehand.drill.bare_agent import (
     replace_functions,
 )
 
-#: The variable with the path of a ``BareRun`` whose agent is tried.
-TRIED: Final = "ADOPTED_AGENT"
-
 
 def make_tool(run: BareRun, offered: AgentTool) -> Tool:
     """Return a tool that counts what it would do, and finds it again by its key."""
     agent, world, name = run.agent, run.folder / WORLD, offered.name
 
     async def read(params: Any, ctx: ToolContext) -> Any:
-        known = agent.find_answer(name, params.model_dump(mode="json"))
+        given = params.model_dump(mode="json")
+        known = agent.find_answer(CountedCall(tool=name, params=given, reads=True))
         if known is None:
             raise Permanent("the agent has not asked for this in the run that nothing happened to")
         return known.answer
 
     async def write(params: Any, ctx: ToolContext) -> Any:
         given = params.model_dump(mode="json")
-        known = agent.find_answer(name, given)
-        answer = agent.answers.get(name, MADE) if known is None else known.answer
         made = CountedCall(
-            tool=name, params=given, reads=False, answer=answer,
-            key=ctx.idempotency_key, run=ctx.run_id,
-        )  # fmt: skip
-        note_call(world, made)
+            tool=name, params=given, reads=False, key=ctx.idempotency_key, run=ctx.run_id
+        )
+        known = agent.find_answer(made)
+        answer = agent.answers.get(name, MADE) if known is None else known.answer
+        note_call(world, made.model_copy(update={"answer": answer}))
         return answer
 
     async def find(params: Any, ctx: ToolContext) -> Found | NotFound:
@@ -67,10 +65,10 @@ def make_tool(run: BareRun, offered: AgentTool) -> Tool:
     )(function)
 
 
-if TRIED in os.environ:  # a worker of a comparison; this module has no tools otherwise
-    tried = BareRun.model_validate_json(Path(os.environ[TRIED]).read_text(encoding="utf-8"))
+if ADOPTED in os.environ:  # a worker of a comparison; this module has no tools otherwise
+    tried = BareRun.model_validate_json(Path(os.environ[ADOPTED]).read_text(encoding="utf-8"))
     globals().update(
         {f"tool_{one.name}": make_tool(tried, one) for one in tried.agent.tools.values()}
     )
     if tried.agent.functions:  # before the agent's module takes them
-        replace_functions(tried.agent.functions, lambda *_: None, call_as_step)
+        replace_functions(tried.agent, lambda *_: None, call_as_step)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -22,6 +20,7 @@ from surehand.activities.worker.crash_points import CrashPoint
 from surehand.cli.printer import Lines, Shape, Styled, Table, compact, counted
 from surehand.drill import report
 from surehand.drill.bare_agent import (
+    ADOPTED,
     AFTER,
     BEFORE,
     CALLS,
@@ -37,9 +36,9 @@ from surehand.drill.bare_agent import (
 )
 from surehand.drill.environment import Environment
 from surehand.drill.request import Context, DrillRequest
-from surehand.drill.suite import Suite
+from surehand.drill.suite import Suite, run_together
 from surehand.process import ROOT
-from surehand.process.children import python
+from surehand.process.children import Child, python
 from surehand.process.exits import WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.tools import MODEL, Effect
@@ -50,6 +49,8 @@ LIMIT_S: Final = 120.0
 _MOST_RESUMES: Final = 3
 #: Agents that run at once.
 _AT_ONCE: Final = 2
+#: Seconds between looks at whether one has ended.
+_PAUSE_S: Final = 0.05
 
 
 class ComparedOutcome(StrEnum):
@@ -108,18 +109,23 @@ class Comparison:
         """Run the agent in both ways, at all points. Raises ``WrongUse``."""
         began = time.monotonic()
         self.say("As it is: two runs that nothing happens to")
-        agent, end = await asyncio.to_thread(self._play_reference)
+        agent, end = await self._play_reference()
         effects = [call for call in agent.calls if not call.reads]
         self.say(f"It makes {counted(len(agent.calls), 'call')}, {len(effects)} of them writes")
-        with ThreadPoolExecutor(_AT_ONCE) as at_once:
-            places = [
-                (number, point) for number in range(1, len(agent.calls) + 1) for point in POINTS
-            ]
-            bare = list(at_once.map(lambda place: self._play_killed(agent, *place), places))
+        places = [(n, point) for n in range(1, len(agent.calls) + 1) for point in POINTS]
+        left, bare = iter(places), list[ComparedCell]()
+
+        async def play_one_after_another() -> None:
+            for place in left:
+                bare.append(await self._play_killed(agent, *place))
+
+        await run_together(*(play_one_after_another() for _ in range(_AT_ONCE)))
         self.say("With Surehand")
-        surehand = await self._play_with_surehand(agent)
+        drilled, surehand = await self._play_with_surehand(agent)
+        ok = drilled and all(cell.outcome is ComparedOutcome.RIGHT for cell in surehand)
+        self.environment.kept |= not ok
         return ComparisonReport(
-            ok=all(cell.outcome is ComparedOutcome.RIGHT for cell in surehand),
+            ok=ok,
             agent=agent.name,
             framework=end.framework,
             resumes=end.resumes,
@@ -128,12 +134,12 @@ class Comparison:
             seconds=round(time.monotonic() - began, 1),
         )
 
-    def _play_reference(self) -> tuple[Agent, BareEnd]:
+    async def _play_reference(self) -> tuple[Agent, BareEnd]:
         """Run the agent twice: two runs that differ are no measure for a third."""
-        calls, end = self._play_whole(self.agent, "reference-1")
+        calls, end = await self._play_whole(self.agent, "reference-1")
         agent = self.agent.model_copy(update={"tools": end.tools, "calls": calls})
-        again, _ = self._play_whole(agent, "reference-2")
-        if [(one.tool, one.params) for one in calls] != [(one.tool, one.params) for one in again]:
+        again, _ = await self._play_whole(agent, "reference-2")
+        if sorted(one.content for one in calls) != sorted(one.content for one in again):
             raise WrongUse(
                 f"two runs of {agent.name} that nothing happened to make different calls, so"
                 " nothing can be compared with them: use a model that answers by rules, or"
@@ -146,65 +152,63 @@ class Comparison:
             )
         return agent, end
 
-    def _play_whole(self, agent: Agent, name: str) -> tuple[list[CountedCall], BareEnd]:
-        run = BareRun(agent=agent, folder=self._make_folder(name))
-        code, said = self._play(run, "whole")
+    async def _play_whole(self, agent: Agent, name: str) -> tuple[list[CountedCall], BareEnd]:
+        run = BareRun(agent=agent, folder=self.environment.make_case_folder(name))
+        code, said = await self._play(run, "whole")
         if code:
-            raise WrongUse(f"{agent.name} does not run: {said}")
+            raise WrongUse(f"{agent.name} cannot be tried: {said}")
         end = BareEnd.model_validate_json((run.folder / END).read_text(encoding="utf-8"))
         return read_calls(run.folder / CALLS), end
 
-    def _play_killed(self, agent: Agent, number: int, point: str) -> ComparedCell:
-        folder = self._make_folder(f"bare-{number}-{point}")
+    async def _play_killed(self, agent: Agent, number: int, point: str) -> ComparedCell:
+        folder = self.environment.make_case_folder(f"bare-{number}-{point}")
         run = BareRun(agent=agent, folder=folder, kill_call=number, kill_point=point)
-        code, said = self._play(run, "killed")
+        code, said = await self._play(run, "killed")
         if code != -signal.SIGKILL:
             raise WrongUse(f"{agent.name} has not come to call {number} again: {said or code}")
         whole = run.model_copy(update={"kill_call": 0})
         for attempt in range(_MOST_RESUMES):
-            code, said = self._play(whole, f"resumed-{attempt + 1}")
+            code, said = await self._play(whole, f"resumed-{attempt + 1}")
             if code == 0:
                 break
-        made, wanted = _count_effects(read_calls(folder / WORLD)), _count_effects(agent.calls)
+        made = read_calls(folder / WORLD)
         outcome = ComparedOutcome.STUCK if code else ComparedOutcome.RIGHT
-        if made - wanted:
-            outcome = ComparedOutcome.DOUBLED
-        elif wanted - made:
-            outcome = ComparedOutcome.LOST
         cell = ComparedCell(
             with_surehand=False,
             call=number,
             tool=agent.calls[number - 1].tool,
             point=point,
-            outcome=outcome,
-            effects=made.total(),
+            outcome=_judge_effects(made, agent, outcome),
+            effects=len(made),
             reason=said if code else "",
         )
-        self.say(f"  {cell.tool} {point}: {outcome}, {counted(cell.effects, 'effect')}")
+        self.say(f"  {cell.tool} {point}: {cell.outcome}, {counted(cell.effects, 'effect')}")
         return cell
 
-    def _make_folder(self, name: str) -> Path:
-        return self.environment.make_case_folder(name)
-
-    def _play(self, run: BareRun, name: str) -> tuple[int, str]:
+    async def _play(self, run: BareRun, name: str) -> tuple[int, str]:
         """Run an agent in a process of its own; returns how it ended, and its last line."""
         spec = run.folder / f"{name}.json"
         spec.write_text(run.model_dump_json(), encoding="utf-8")
-        command = python("surehand.drill.bare_agent", str(spec))
         path = [str(ROOT), str(Path.cwd()), self.variables.get("PYTHONPATH", "")]
-        environment = {**self.variables, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+        child = Child(
+            python("surehand.drill.bare_agent", str(spec)),
+            environment={**self.variables, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+            log=run.folder / f"{name}.log",
+            folder=Path.cwd(),
+        )
         try:
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=LIMIT_S
-            )
-        except subprocess.TimeoutExpired:
+            async with asyncio.timeout(LIMIT_S):
+                while (code := child.returncode) is None:
+                    await asyncio.sleep(_PAUSE_S)
+        except TimeoutError:
             return 1, f"it has not ended within {LIMIT_S:.0f} s"
-        lines = f"{done.stdout}{done.stderr}".strip().splitlines()
-        return done.returncode, lines[-1] if lines and done.returncode else ""
+        finally:
+            child.kill()
+        return code, child.last_line() if code else ""
 
-    async def _play_with_surehand(self, agent: Agent) -> list[ComparedCell]:
-        """Drill a run that makes the agent's calls by Surehand."""
-        folder = self._make_folder("surehand")
+    async def _play_with_surehand(self, agent: Agent) -> tuple[bool, list[ComparedCell]]:
+        """Drill a run of the adopted agent; returns whether the drill is well, and its cells."""
+        folder = self.environment.make_case_folder("surehand")
         spec, plan = folder / "tried.json", folder / "plan.json"
         tried = BareRun(agent=agent, folder=folder)
         spec.write_text(tried.model_dump_json(), encoding="utf-8")
@@ -212,23 +216,44 @@ class Comparison:
         plan.write_bytes(to_json({"name": "tried", "code": "AdoptedAgent", "input": given}))
         variables = {
             **self.variables,
-            "ADOPTED_AGENT": str(spec),
+            ADOPTED: str(spec),
             "SUREHAND_TOOL_MODULES": "surehand.drill.adopted_tools",
             "SUREHAND_WORKFLOW_MODULES": "surehand.drill.adopted_agent",
             "SUREHAND_AGENT_MODULES": agent.name.partition(":")[0],
+            # Of the user's own tools, which are not loaded.
+            "SUREHAND_LIMITS": "",
+            "SUREHAND_MCP": "",
         }
         world = partial(read_effects, folder)
         request = ComparisonRequest(str(plan), world=world, fresh=_fresh)
         suite = Suite(request, self.environment, self.settings, variables, self.say)
         found = await suite.run()
         steps = list(dict.fromkeys(cell.step for cell in found.cells))
-        made = [next(one.tool for one in found.cells if one.step == step) for step in steps]
-        if made != (wanted := [call.tool for call in agent.calls]):
+        called = [next(one.tool for one in found.cells if one.step == step) for step in steps]
+        if called != (wanted := [call.tool for call in agent.calls]):
+            self.environment.kept = True
             raise WrongUse(
-                f"with Surehand {agent.name} calls {', '.join(made) or 'nothing'}, and as it is"
+                f"with Surehand {agent.name} calls {', '.join(called) or 'nothing'}, and as it is"
                 f" {', '.join(wanted)}: see the logs in {self.environment.folder}"
             )
-        return [_judge_cell(cell, steps.index(cell.step) + 1) for cell in found.cells]
+        made = read_calls(folder / WORLD)
+        cells = [
+            ComparedCell(
+                with_surehand=True,
+                call=steps.index(cell.step) + 1,
+                tool=cell.tool,
+                point=_SAME[CrashPoint(cell.point)],
+                outcome=_judge_effects(
+                    [one for one in made if one.run == cell.run_id],
+                    agent,
+                    _OUTCOMES.get(cell.outcome, ComparedOutcome.STUCK),
+                ),
+                effects=cell.effects,
+                reason="; ".join(cell.reasons),
+            )
+            for cell in found.cells
+        ]
+        return found.ok, cells
 
 
 #: Where a call is killed with Surehand, by the point of a bare agent's.
@@ -264,27 +289,24 @@ def read_effects(folder: Path, context: Context) -> dict[str, Any]:
     }
 
 
-def _judge_cell(cell: report.DrillCell, number: int) -> ComparedCell:
-    match cell.outcome:
-        case report.CellOutcome.SAME:
-            outcome = ComparedOutcome.RIGHT
-        case report.CellOutcome.NEEDS_HUMAN:
-            outcome = ComparedOutcome.ASKS
-        case _:
-            outcome = ComparedOutcome.STUCK
-    return ComparedCell(
-        with_surehand=True,
-        call=number,
-        tool=cell.tool,
-        point=_SAME[CrashPoint(cell.point)],
-        outcome=outcome,
-        effects=cell.effects,
-        reason="; ".join(cell.reasons),
-    )
+#: What a drill's cell is whose effects are right.
+_OUTCOMES: Final = {
+    report.CellOutcome.SAME: ComparedOutcome.RIGHT,
+    report.CellOutcome.NEEDS_HUMAN: ComparedOutcome.ASKS,
+}
 
 
-def _count_effects(calls: Sequence[CountedCall]) -> Counter[tuple[str, bytes]]:
-    return Counter((one.tool, to_json(one.params)) for one in calls if not one.reads)
+def _judge_effects(
+    made: Sequence[CountedCall], agent: Agent, otherwise: ComparedOutcome
+) -> ComparedOutcome:
+    """Compare effects with those of the agent that nothing happened to."""
+    found = Counter(one.content for one in made)
+    wanted = Counter(one.content for one in agent.calls if not one.reads)
+    if found - wanted:
+        return ComparedOutcome.DOUBLED
+    if otherwise is ComparedOutcome.ASKS:  # it may be missing, and a human is asked
+        return otherwise
+    return ComparedOutcome.LOST if wanted - found else otherwise
 
 
 def describe_comparison(found: ComparisonReport) -> Lines:
@@ -306,7 +328,8 @@ def describe_comparison(found: ComparisonReport) -> Lines:
     yield from _list_reasons(found)
     good = "With Surehand each effect happened once." if found.ok else "NOT OK"
     yield Styled(good, "bold green" if found.ok else "bold red")
-    yield f"Took {found.seconds:.0f} s. No write was made: each was counted in a file."
+    reads = ", ".join(sorted({call.tool for call in found.calls if call.reads})) or "none"
+    yield f"Took {found.seconds:.0f} s. No write was made. Reads that were made, once: {reads}."
 
 
 def _list_reasons(found: ComparisonReport) -> Iterator[str]:

@@ -1,8 +1,9 @@
-"""Runs an agent as it is, without Surehand, and counts its calls: the other half of ``try``.
+"""Runs an agent as it is, without Surehand, and counts its calls: one half of ``try``.
 
 ``python -m surehand.drill.bare_agent SPEC`` runs it in a process of its own, which kills itself at
 the point that the file names. Started again without one, it resumes the agent in the way that its
-framework documents. No write is made: each is counted in a file, and answered with a text.
+framework documents. No tool is called but those that the user has named as reads: each other call
+is counted in a file, and answered with a text. What cannot be counted is refused before it runs.
 """
 
 from __future__ import annotations
@@ -12,24 +13,33 @@ import importlib
 import inspect
 import json
 import os
-import re
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from pydantic import BaseModel, JsonValue, TypeAdapter
 from pydantic_core import to_jsonable_python
 
+from surehand.process.settings import NotLoaded, load_named
+
 #: Where a call is killed: before its effect; behind it, with the answer on its way; and when the
 #: agent has the answer, and makes its next call or ends.
 BEFORE, DURING, AFTER = POINTS = ("before", "during", "after")
-#: What a tool is called that changes nothing, if nobody has said what its effect is.
-_READS: Final = re.compile(r"(?i)(.*[._])?(get|list|find|search|read|look|show|check|fetch|query)")
 #: What a write that was not made is said to have returned.
 MADE: Final = "done"
+#: The variable by which an adopted agent's worker finds its ``BareRun``.
+ADOPTED: Final = "ADOPTED_AGENT"
+#: In a run's folder: its effects, all of its calls, and its end.
+WORLD, CALLS, END = "world.jsonl", "calls.jsonl", "end.json"
+
+
+class NotTried(Exception):
+    """An agent cannot be run as it is; the message says why."""
 
 
 class AgentTool(BaseModel):
@@ -37,7 +47,7 @@ class AgentTool(BaseModel):
 
     name: str
     description: str = ""
-    params_schema: dict[str, Any] = {"type": "object", "additionalProperties": True}
+    params_schema: dict[str, Any]
     reads: bool
 
 
@@ -49,8 +59,14 @@ class CountedCall(BaseModel):
     reads: bool
     answer: JsonValue = None
     key: str = ""
-    """Of a call that Surehand made: its idempotency key, and the run."""
+    """Of a call that Surehand made: its idempotency key."""
     run: str = ""
+    """Of such a call: the run."""
+
+    @property
+    def content(self) -> str:
+        """What is called, and with what."""
+        return json.dumps([self.tool, self.params], sort_keys=True)
 
 
 class Agent(BaseModel):
@@ -62,16 +78,17 @@ class Agent(BaseModel):
     """The module with the tools of an agent that is a function."""
     input: JsonValue
     reads: list[str] = []
+    """Its tools that are called."""
     answers: dict[str, JsonValue] = {}
     """What writes are answered with, by tool."""
     tools: dict[str, AgentTool] = {}
     calls: list[CountedCall] = []
     """Of the run that nothing happened to. Its reads are not made again."""
 
-    def find_answer(self, tool: str, params: dict[str, Any]) -> CountedCall | None:
-        """Return the same call in the run that nothing happened to."""
-        same = (one for one in self.calls if (one.tool, one.params) == (tool, params))
-        return next(same, None)
+    def find_answer(self, call: CountedCall, number: int = 0) -> CountedCall | None:
+        """Return the same call, the n-th of its kind, in the run that nothing happened to."""
+        same = [one for one in self.calls if one.content == call.content]
+        return same[min(number, len(same) - 1)] if same else None
 
 
 class BareRun(BaseModel):
@@ -91,10 +108,6 @@ class BareEnd(BaseModel):
     resumes: str
     """How it goes on after a crash."""
     tools: dict[str, AgentTool]
-
-
-#: In a run's folder: its effects, all of its calls, and its end.
-WORLD, CALLS, END = "world.jsonl", "calls.jsonl", "end.json"
 
 
 def note_call(path: Path, call: CountedCall) -> None:
@@ -118,14 +131,18 @@ class CallCounter:
     def __init__(self, run: BareRun) -> None:
         self.run = run
         self.tools: dict[str, AgentTool] = {}
+        self._asked = Counter[str]()
         self._number = 0
         self._dies_next = False
+        self._one = threading.Lock()
 
     def offer(self, name: str, description: str | None, schema: dict[str, Any]) -> None:
-        agent = self.run.agent
-        reads = name in agent.reads if agent.reads else bool(_READS.match(name))
+        """Take down a tool that the agent has."""
         self.tools[name] = AgentTool(
-            name=name, description=description or "", params_schema=schema, reads=reads
+            name=name,
+            description=description or "",
+            params_schema=schema,
+            reads=name in self.run.agent.reads,
         )
 
     def end(self) -> None:
@@ -133,69 +150,61 @@ class CallCounter:
         if self._dies_next:
             _die()
 
-    def _begin(self, tool: str, params: Any) -> CountedCall:
+    def _begin(self, tool: str, params: Any) -> tuple[int, CountedCall, bool]:
+        """Return a call's number, the call, and whether it has its answer."""
         self.end()
-        self._number += 1
-        self._die_at(BEFORE)
         plain = to_jsonable_python(params, fallback=repr)
-        return CountedCall(tool=tool, params=plain, reads=self.tools[tool].reads)
+        call = CountedCall(tool=tool, params=plain, reads=self.tools[tool].reads)
+        with self._one:
+            self._number += 1
+            number, asked = self._number, self._asked[call.content]
+            self._asked[call.content] += 1
+        self._die_at(number, BEFORE)
+        before = self.run.agent.find_answer(call, asked)
+        answer = self.run.agent.answers.get(tool, MADE) if before is None else before.answer
+        return number, call.model_copy(update={"answer": answer}), before is not None
 
-    def _answer(self, call: CountedCall) -> CountedCall | None:
-        """Return the call with its answer; ``None``: it is a read, and has to be made."""
-        before = self.run.agent.find_answer(call.tool, call.params)
-        if call.reads and before is None:
-            return None
-        answer = self.run.agent.answers.get(call.tool, MADE) if before is None else before.answer
-        return call.model_copy(update={"answer": answer})
-
-    def _note(self, call: CountedCall) -> Any:
+    def _end(self, number: int, call: CountedCall) -> Any:
         if not call.reads:
             note_call(self.run.folder / WORLD, call)
         note_call(self.run.folder / CALLS, call)
-        self._die_at(DURING)
-        self._dies_next = (self._number, AFTER) == (self.run.kill_call, self.run.kill_point)
+        self._die_at(number, DURING)
+        self._dies_next |= (number, AFTER) == (self.run.kill_call, self.run.kill_point)
         return call.answer
 
-    def _die_at(self, point: str) -> None:
-        if (self._number, point) == (self.run.kill_call, self.run.kill_point):
+    def _die_at(self, number: int, point: str) -> None:
+        if (number, point) == (self.run.kill_call, self.run.kill_point):
             _die()
 
     async def call(self, tool: str, params: Any, real: Callable[[], Awaitable[Any]]) -> Any:
-        """Make a call that an agent asks for: a read as it is, a write by counting it."""
-        call = self._begin(tool, params)
-        answered = self._answer(call)
-        if answered is None:
-            answered = call.model_copy(update={"answer": _to_json(await real())})
-        return self._note(answered)
+        """Answer a call that an agent makes; a read is made, if its answer is not known."""
+        number, call, known = self._begin(tool, params)
+        if call.reads and not known:
+            call = call.model_copy(update={"answer": _to_json(await real())})
+        return self._end(number, call)
 
     def call_blocking(self, tool: str, params: Any, real: Callable[[], Any]) -> Any:
-        """Make a call of a function that is not async."""
-        call = self._begin(tool, params)
-        answered = self._answer(call)
-        if answered is None:
-            answered = call.model_copy(update={"answer": _to_json(real())})
-        return self._note(answered)
+        """Answer a call of a function that is not async."""
+        number, call, known = self._begin(tool, params)
+        if call.reads and not known:
+            call = call.model_copy(update={"answer": _to_json(real())})
+        return self._end(number, call)
 
     def replace_function(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return what stands in for a function."""
         signature = inspect.signature(function)
 
-        def bind(args: Any, named: Any) -> dict[str, Any]:
-            return bind_params(signature, args, named)
-
-        if inspect.iscoroutinefunction(function):
-
-            @wraps(function)
-            async def replaced(*args: Any, **named: Any) -> Any:
-                return await self.call(name, bind(args, named), lambda: function(*args, **named))
-
-            return replaced
+        @wraps(function)
+        async def replaced(*args: Any, **named: Any) -> Any:
+            params = bind_params(signature, args, named)
+            return await self.call(name, params, lambda: function(*args, **named))
 
         @wraps(function)
         def replaced_blocking(*args: Any, **named: Any) -> Any:
-            return self.call_blocking(name, bind(args, named), lambda: function(*args, **named))
+            params = bind_params(signature, args, named)
+            return self.call_blocking(name, params, lambda: function(*args, **named))
 
-        return replaced_blocking
+        return replaced if inspect.iscoroutinefunction(function) else replaced_blocking
 
 
 def bind_params(signature: inspect.Signature, args: Any, named: Any) -> dict[str, Any]:
@@ -211,93 +220,96 @@ def _to_json(answer: Any) -> Any:
     return to_jsonable_python(answer, fallback=repr)
 
 
-def _die() -> None:
+def _die() -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-class NotTried(Exception):
-    """An agent cannot be run as it is; the message says why."""
+    raise AssertionError("unreachable")
 
 
 def run_bare(run: BareRun) -> BareEnd:
     """Run an agent to its end, or resume it. Raises ``NotTried``, and what the agent raises."""
     counter = CallCounter(run)
-    replace = counter.replace_function
     if run.agent.functions:
-        replace_functions(run.agent.functions, counter.offer, replace)
-    found = find_agent(run.agent.name)
-    match framework_of(found):
-        case "pydantic-ai":
-            resumes = asyncio.run(_run_pydantic_ai(found, counter))
-        case "openai-agents":
-            resumes = asyncio.run(_run_openai(found, counter))
-        case "langgraph":
-            resumes = asyncio.run(_run_langgraph(found, counter))
-        case _:
-            resumes = "is started again"
-            said = found(run.agent.input)
-            if inspect.isawaitable(said):
-                asyncio.run(_await(said))
-    counter.end()
-    return BareEnd(framework=framework_of(found), resumes=resumes, tools=counter.tools)
-
-
-async def _await(given: Awaitable[Any]) -> Any:
-    return await given
-
-
-def find_agent(name: str) -> Any:
-    """Return the agent that is at ``module:name``. Raises ``NotTried``."""
-    module_name, _, path = name.partition(":")
+        replace_functions(run.agent, counter.offer, counter.replace_function)
     try:
-        found: Any = importlib.import_module(module_name)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise NotTried(f"{name}: {error}") from error
-    return found
+        found = load_named(run.agent.name)
+    except NotLoaded as error:
+        raise NotTried(str(error)) from error
+    framework = framework_of(found)
+    try:
+        resumes = asyncio.run(_RUN[framework](found, counter))
+    finally:
+        unknown = [name for name in run.agent.reads if name not in counter.tools]
+        if unknown and counter.tools:  # it has met others, and its answers are no reads' answers
+            has = ", ".join(counter.tools)
+            raise NotTried(
+                f"--reads {unknown[0]}: {run.agent.name} has no such tool (it has {has})"
+            )
+    counter.end()
+    return BareEnd(framework=framework, resumes=resumes, tools=counter.tools)
 
 
 #: By the package that an agent's class comes from.
-_FRAMEWORKS: Final = {"pydantic_ai": "pydantic-ai", "agents": "openai-agents"}
+_FRAMEWORKS: Final = {
+    "pydantic_ai": "pydantic-ai",
+    "agents": "openai-agents",
+    "langgraph": "langgraph",
+}
 FUNCTION: Final = "a function"
 
 
 def framework_of(agent: Any) -> str:
     """Return the framework of an agent. Raises ``NotTried``."""
     packages = [one.__module__.partition(".")[0] for one in type(agent).__mro__]
-    if "langgraph" in packages:
-        return "langgraph"
     found = next((_FRAMEWORKS[one] for one in packages if one in _FRAMEWORKS), None)
     if found is not None:
         return found
-    if inspect.isfunction(agent):
+    if inspect.iscoroutinefunction(agent):
         return FUNCTION
-    kinds = "an agent of pydantic-ai or the OpenAI Agents SDK, a graph of LangGraph, or a function"
-    raise NotTried(f"a {type(agent).__name__} is none of what can be tried: {kinds}")
+    kinds = "an agent of pydantic-ai or of the OpenAI Agents SDK, a graph, or an async function"
+    raise NotTried(f"it is a {type(agent).__name__}, and has to be {kinds}")
 
 
 def replace_functions(
-    module_name: str,
+    agent: Agent,
     offer: Callable[[str, str | None, dict[str, Any]], None],
     replace: Callable[[str, Callable[..., Any]], Callable[..., Any]],
 ) -> None:
-    """Replace the functions of a module, before another one imports them."""
-    module = importlib.import_module(module_name)
+    """Replace the functions of the agent's module of tools, wherever they were imported to.
+
+    Raises ``NotTried``.
+    """
+    where = agent.functions
+    try:
+        module = importlib.import_module(where)
+    except Exception as error:
+        raise NotTried(f"--tools {where}: {type(error).__name__}: {error}") from error
     for name, function in list(vars(module).items()):
-        own = inspect.isfunction(function) and function.__module__ == module_name
-        if own and not name.startswith("_"):
+        own = str(getattr(function, "__module__", "")).split(".")[0] == where.split(".")[0]
+        if name.startswith("_") or not own or f"{where}:{name}" == agent.name:
+            continue
+        if inspect.iscoroutinefunction(function):
+            given = inspect.signature(function).parameters
             schema = TypeAdapter(function).json_schema()
-            offer(name, inspect.getdoc(function), _as_object(schema, function))
-            setattr(module, name, replace(name, function))
+            if schema.get("type") != "object":
+                schema = {"type": "object", "properties": {one: {} for one in given}}
+            offer(name, inspect.getdoc(function), schema)
+            _put_everywhere(function, replace(name, function))
+        elif callable(function) and not inspect.isclass(function):
+            raise NotTried(f"{where}:{name} is no async function, so its calls cannot be counted")
 
 
-def _as_object(schema: dict[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the schema of a function's arguments as one of an object."""
-    if schema.get("type") == "object":
-        return schema
-    names = inspect.signature(function).parameters
-    return {"type": "object", "properties": {name: {} for name in names}}
+def _put_everywhere(old: Any, new: Any) -> None:
+    for module in list(sys.modules.values()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if value is old:
+                setattr(module, name, new)
+
+
+async def _run_function(agent: Any, counter: CallCounter) -> str:
+    if not counter.tools:
+        raise NotTried("its tools would be called: name their module with --tools")
+    await agent(counter.run.agent.input)
+    return "is started again"
 
 
 async def _run_pydantic_ai(agent: Any, counter: CallCounter) -> str:
@@ -315,7 +327,8 @@ async def _run_pydantic_ai(agent: Any, counter: CallCounter) -> str:
             real = super().call_tool
             return await counter.call(name, tool_args, lambda: real(name, tool_args, ctx, tool))
 
-    with agent.override(toolsets=[CountedToolset(one) for one in agent.toolsets], tools=[]):
+    counted = [CountedToolset(one) for one in agent.toolsets]
+    with agent.override(toolsets=counted, tools=[], native_tools=[]):
         await agent.run(counter.run.agent.input)
     return "is started again with the same prompt"
 
@@ -326,11 +339,15 @@ async def _run_openai(agent: Any, counter: CallCounter) -> str:
 
     from surehand.agents.openai_agents import list_reached_agents
 
-    for one in list_reached_agents(agent):
-        for tool in one.tools:
-            if isinstance(tool, agents.FunctionTool):
-                counter.offer(tool.name, tool.description, tool.params_json_schema)
-                tool.on_invoke_tool = _count_invoked(tool, counter)
+    reached = list(list_reached_agents(agent))
+    for tool in {id(tool): tool for one in reached for tool in one.tools}.values():
+        # What an agent that is a tool calls is not looked at.
+        if not isinstance(tool, agents.FunctionTool) or tool._is_agent_tool:
+            raise NotTried(f"its tool {tool.name} is no function: it would be called")
+        counter.offer(tool.name, tool.description, tool.params_json_schema)
+        tool.on_invoke_tool = _count_invoked(tool, counter)
+    if any(one.mcp_servers for one in reached):
+        raise NotTried("it has MCP servers: they would be called")
     session = SQLiteSession("tried", counter.run.folder / "session.sqlite")
     quiet = agents.RunConfig(tracing_disabled=True)
     given: Any = counter.run.agent.input
@@ -349,41 +366,38 @@ def _count_invoked(tool: Any, counter: CallCounter) -> Callable[..., Awaitable[A
 
 
 async def _run_langgraph(graph: Any, counter: CallCounter) -> str:
-    for node in list_tool_nodes(graph):
-        for tool in node.tools_by_name.values():
-            counter.offer(tool.name, tool.description, schema_of(tool))
-            replace_tool(tool, counter.replace_function)
-    given = graph_input(graph, counter.run.agent.input)
-    config = {"configurable": {"thread_id": f"tried-{counter.run.folder.name}"}}
-    if _lasts(graph.checkpointer):
-        await _resume_graph(graph, given, config)
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    nodes = list_tool_nodes(graph)
+    if not nodes:
+        raise NotTried("it has no ToolNode, so its calls cannot be counted")
+    for tool in {id(tool): tool for one in nodes for tool in one.tools_by_name.values()}.values():
+        counter.offer(tool.name, tool.description, schema_of(tool))
+        _replace_tool(tool, counter)
+    given, own = graph_input(graph, counter.run.agent.input), graph.checkpointer
+    if own is not None and not isinstance(own, InMemorySaver):
+        await _resume_graph(graph, given, counter.run.folder)
         return "is invoked with None, by its own checkpointer"
     try:
         from langgraph.checkpoint.sqlite.aio import (  # type: ignore[import-not-found]
             AsyncSqliteSaver,
         )
     except ImportError:
-        await graph.ainvoke(given, config)
+        await graph.ainvoke(given, {"configurable": {"thread_id": "tried"}})
         return "is invoked again: it has no checkpointer that lasts"
-    async with AsyncSqliteSaver.from_conn_string(
-        str(counter.run.folder / "checkpoints.sqlite")
-    ) as saver:
-        await _resume_graph(graph.copy({"checkpointer": saver}), given, config)
+    async with AsyncSqliteSaver.from_conn_string(str(counter.run.folder / "graph.db")) as saver:
+        await _resume_graph(graph.copy({"checkpointer": saver}), given, counter.run.folder)
     return "is invoked with None, by an AsyncSqliteSaver that it was given"
 
 
-def _lasts(checkpointer: Any) -> bool:
-    from langgraph.checkpoint.memory import InMemorySaver
-
-    return checkpointer is not None and not isinstance(checkpointer, InMemorySaver)
-
-
-async def _resume_graph(graph: Any, given: Any, config: Any) -> None:
+async def _resume_graph(graph: Any, given: Any, folder: Path) -> None:
+    # The folder above is another one in each comparison; a thread that has ended calls nothing.
+    thread = f"{folder.parent.name}-{folder.name}"
+    config = {"configurable": {"thread_id": thread}}
     state = await graph.aget_state(config)
-    if not state.created_at:
-        await graph.ainvoke(given, config)
-    elif state.next:
-        await graph.ainvoke(None, config)
+    if state.next or not state.created_at:
+        await graph.ainvoke(None if state.created_at else given, config)
+    await graph.checkpointer.adelete_thread(thread)
 
 
 def graph_input(graph: Any, given: JsonValue) -> Any:
@@ -409,42 +423,47 @@ def schema_of(tool: Any) -> dict[str, Any]:
     return found
 
 
-def replace_tool(
-    tool: Any, replace: Callable[[str, Callable[..., Any]], Callable[..., Any]]
-) -> None:
+def _replace_tool(tool: Any, counter: CallCounter) -> None:
     """Put other functions in the place of a tool's, which are given what the model gives."""
+    from langchain_core.tools import StructuredTool
+
+    if not isinstance(tool, StructuredTool):
+        raise NotTried(f"its tool {tool.name} is a {type(tool).__name__}: it would be called")
     given = schema_of(tool).get("properties", {}).keys()
     real, real_async = tool.func, tool.coroutine
 
+    def select(params: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: value for name, value in params if name in given}
+
     def call(**params: Any) -> Any:
-        return real(**params)
+        assert real is not None
+        return counter.call_blocking(tool.name, select(params.items()), lambda: real(**params))
 
     async def call_async(**params: Any) -> Any:
-        return await real_async(**params)
-
-    def only_given(function: Callable[..., Any]) -> Callable[..., Any]:
-        def called(**params: Any) -> Any:
-            return function(**{name: params[name] for name in params if name in given})
-
-        return called
+        assert real_async is not None
+        return await counter.call(tool.name, select(params.items()), lambda: real_async(**params))
 
     tool.response_format = "content"
-    if real is not None:
-        tool.func = only_given(replace(tool.name, call))
-    if real_async is not None:
-        tool.coroutine = only_given(replace(tool.name, call_async))
+    tool.func = None if real is None else call
+    tool.coroutine = None if real_async is None else call_async
+
+
+_RUN: Final[dict[str, Callable[[Any, CallCounter], Coroutine[Any, Any, str]]]] = {
+    "pydantic-ai": _run_pydantic_ai,
+    "openai-agents": _run_openai,
+    "langgraph": _run_langgraph,
+    FUNCTION: _run_function,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what a file says."""
     (spec,) = sys.argv[1:] if arguments is None else arguments
     run = BareRun.model_validate_json(Path(spec).read_text(encoding="utf-8"))
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
     try:
         end = run_bare(run)
     except NotTried as error:
-        print(error)
+        print(error, file=sys.stderr)
         return 2
     (run.folder / END).write_text(end.model_dump_json(), encoding="utf-8")
     return 0

@@ -38,7 +38,6 @@ _OWN: Final = (
     "LOG_LEVEL",
     "METRICS",  # several workers at once
     "NOTIFY",  # nobody is to be paged for a drill
-    "SETTINGS",  # what it says is in the environment already
 )
 #: What a worker says once it takes work.
 READY: Final = "worker.ready"

@@ -91,7 +91,7 @@ class Suite:
         """Play the fault-free run twice: two that differ are no measure for a third."""
         self._say("Fault-free: two runs, which every other one is compared with")
         if self._request.parallel > 1:
-            first, second = await _run_together(self._play_undisturbed(), self._play_undisturbed())
+            first, second = await run_together(self._play_undisturbed(), self._play_undisturbed())
         else:
             first, second = await self._play_undisturbed(), await self._play_undisturbed()
         found = list(judge.list_differences(first.compared, second.compared))
@@ -242,7 +242,7 @@ class Suite:
                 done[number] = cell
                 self._say(f"{len(done)}/{len(wanted)}  {report.describe_cell(cell)}")
 
-        await _run_together(*(play_one_after_another() for _ in range(self._request.parallel)))
+        await run_together(*(play_one_after_another() for _ in range(self._request.parallel)))
         if killed:
             wait = max(arrived_at - time.monotonic(), 0)
             self._say(f"Waiting {wait:.0f} s for what dead workers have sent")
@@ -269,7 +269,7 @@ def _describe_tool(name: str, tools: Mapping[str, ToolSpec]) -> dict[str, Any]:
     }
 
 
-async def _run_together(*parts: Coroutine[Any, Any, T]) -> list[T]:
+async def run_together(*parts: Coroutine[Any, Any, T]) -> list[T]:
     """Run all side by side; the first failure, or a cancellation, ends them all."""
     running = [asyncio.create_task(part) for part in parts]
     try:

@@ -1,4 +1,4 @@
-"""``drill``: the command, and its report as a file."""
+"""``drill`` and ``try``: the commands, and their reports as files."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def try_agent(
     ] = None,
     reads: Annotated[
         str | None,
-        typer.Option(help="Tools that change nothing, comma separated; default by their names."),
+        typer.Option(help="Tools that only read, comma separated: they are called, once."),
     ] = None,
     answers: Annotated[
         Path | None,
@@ -170,11 +170,12 @@ def try_agent(
     Needs no changes to the agent: of pydantic-ai, the OpenAI Agents SDK or LangGraph, or an async
     function that calls those of --tools.
 
-    No write is made: each is counted in a file, and answered with "done". Reads are made twice.
+    No tool is called but those of --reads. Any other call is counted in a file, and answered with
+    "done".
 
     Exits with 3 if an effect is not right with Surehand.
 
-    Example: surehand try surehand.examples.agents.clerk:clerk --input 'Refund order-1'
+    Example: surehand try surehand.examples.agents.clerk:clerk --reads get_order
     """
     from surehand.cli.options import translated
     from surehand.drill.agent_comparison import Comparison, describe_comparison

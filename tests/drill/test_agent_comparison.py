@@ -10,42 +10,45 @@ from surehand.drill.agent_comparison import ComparisonReport
 from tests.cli.starter import Starter
 
 TRIED = "tests.variants.tried"
-#: Of a read and a write: what is doubled as it is, by call and point.
-STARTED_AGAIN = {(2, "during"), (2, "after")}
-#: Its session has the answer by then.
-WITH_SESSION = {(2, "during")}
-
-
-def try_agent(starter: Starter, *arguments: str) -> ComparisonReport:
-    ended = starter("try", *arguments, "--input", "Refund order-1", "--json")
-    assert ended.code == 0, ended
-    return ComparisonReport.model_validate(ended.document())
+READS = ("--reads", "get_order")
+READ = ("get_order", True)
+WRITE = ("refund", False)
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize(
-    ("agent", "framework", "doubled"),
+    ("agent", "framework", "calls", "doubled"),
     [
-        ((f"{TRIED}.pydantic_ai:clerk",), "pydantic-ai", STARTED_AGAIN),
-        ((f"{TRIED}.openai_agents:clerk",), "openai-agents", WITH_SESSION),
-        ((f"{TRIED}.langgraph:clerk",), "langgraph", STARTED_AGAIN),
-        ((f"{TRIED}.loop:clerk", "--tools", f"{TRIED}.tools"), "a function", STARTED_AGAIN),
+        ((f"{TRIED}.pydantic_ai:clerk", *READS), "pydantic-ai", [READ, WRITE], {"during", "after"}),
+        # Its session has the answer by then.
+        ((f"{TRIED}.openai_agents:clerk",), "openai-agents", [WRITE], {"during"}),
+        ((f"{TRIED}.langgraph:clerk",), "langgraph", [WRITE], {"during", "after"}),
+        (
+            (f"{TRIED}.loop:clerk", "--tools", f"{TRIED}.tools", *READS),
+            "a function",
+            [READ, WRITE],
+            {"during", "after"},
+        ),
     ],
+    ids=["pydantic-ai", "openai-agents", "langgraph", "function"],
 )
 def test_an_agent_as_it_is_doubles_what_surehand_makes_once(
-    starter: Starter, agent: tuple[str, ...], framework: str, doubled: set[tuple[int, str]]
+    starter: Starter,
+    agent: tuple[str, ...],
+    framework: str,
+    calls: list[tuple[str, bool]],
+    doubled: set[str],
 ) -> None:
-    report = try_agent(starter, *agent)
+    ended = starter("try", *agent, "--input", "Refund order-1", "--json")
+    assert ended.code == 0, ended
+    report = ComparisonReport.model_validate(ended.document())
     assert report.framework == framework
-    assert [(one.tool, one.reads) for one in report.calls] == [
-        ("get_order", True),
-        ("refund", False),
-    ]
-    bare = {(c.call, c.point): c for c in report.cells if not c.with_surehand}
+    assert [(one.tool, one.reads) for one in report.calls] == calls
+    bare = [c for c in report.cells if not c.with_surehand]
     with_surehand = [c for c in report.cells if c.with_surehand]
-    assert len(bare) == len(with_surehand) == 6
-    assert {place for place, cell in bare.items() if cell.effects == 2} == doubled
-    assert {c.outcome.value for c in bare.values()} == {"right", "doubled"}
+    assert len(bare) == len(with_surehand) == 3 * len(calls)
+    assert {(c.tool, c.point) for c in bare if c.effects == 2} == {("refund", p) for p in doubled}
+    assert {c.outcome.value for c in bare} == {"right", "doubled"}
     assert {(c.outcome.value, c.effects) for c in with_surehand} == {("right", 1)}
 
 
@@ -53,10 +56,18 @@ def test_an_agent_as_it_is_doubles_what_surehand_makes_once(
     ("arguments", "said"),
     [
         (("acme",), "'acme' is not module:agent, such as acme.agents:clerk"),
-        (("acme.agents:clerk",), "acme.agents:clerk: No module named 'acme'"),
-        ((f"{TRIED}.loop:number",), "a int is none of what can be tried"),
+        (("acme.agents:clerk",), "acme.agents:clerk cannot be loaded: ModuleNotFoundError"),
+        ((f"{TRIED}.loop:number",), "it is a int, and has to be an agent of pydantic-ai"),
+        ((f"{TRIED}.loop:blocking",), "it is a function, and has to be an agent of pydantic-ai"),
+        ((f"{TRIED}.loop:clerk",), "its tools would be called: name their module with --tools"),
+        ((f"{TRIED}.loop:clerk", "--tools", TRIED), "refuse_effect is no async function"),
         (
-            (f"{TRIED}.loop:reader", "--tools", f"{TRIED}.tools"),
+            (f"{TRIED}.loop:clerk", "--tools", f"{TRIED}.tools", "--reads", "look"),
+            "--reads look: tests.variants.tried.loop:clerk has no such tool (it has get_order,"
+            " refund)",
+        ),
+        (
+            (f"{TRIED}.loop:reader", "--tools", f"{TRIED}.tools", "--reads", "get_order"),
             "has called no tool that writes (it has get_order, refund)",
         ),
         (

@@ -1,4 +1,4 @@
-"""Agents as people have them, each with one read and one write."""
+"""Agents as people have them, each with one write."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from langchain_core.tools import tool
 
 from tests.variants.tried import AMOUNT, ORDER, refuse_effect
 
-CALLS = (("get_order", ORDER), ("refund", ORDER | AMOUNT))
+CALLS = (("refund", ORDER | AMOUNT),)
 
 
 class Rules(BaseChatModel):
@@ -33,16 +33,10 @@ class Rules(BaseChatModel):
 
 
 @tool
-def get_order(order_id: str) -> dict[str, str]:
-    """Read an order."""
-    return {"order_id": order_id, "total": "12.50"}
-
-
-@tool
 def refund(order_id: str, amount: str) -> str:
     """Pay it back."""
     return refuse_effect()
 
 
 rules = Rules()
-clerk = create_agent(rules, [get_order, refund])
+clerk = create_agent(rules, [refund])

@@ -24,4 +24,8 @@ async def by_chance(given: Any) -> str:
     return "paid back"
 
 
+def blocking(given: Any) -> str:
+    raise AssertionError("it is not run")
+
+
 number = 7

@@ -9,7 +9,7 @@ from agents.testing import assistant_message, function_call
 
 from tests.variants.tried import AMOUNT, ORDER, refuse_effect
 
-CALLS = (("get_order", ORDER), ("refund", ORDER | AMOUNT))
+CALLS = (("refund", ORDER | AMOUNT),)
 
 
 class Rules(Model):
@@ -27,16 +27,10 @@ class Rules(Model):
 
 
 @function_tool
-def get_order(order_id: str) -> dict[str, str]:
-    """Read an order."""
-    return {"order_id": order_id, "total": "12.50"}
-
-
-@function_tool
 def refund(order_id: str, amount: str) -> str:
     """Pay it back."""
     return refuse_effect()
 
 
 rules = Rules()
-clerk = Agent(name="clerk", model=rules, tools=[get_order, refund])
+clerk = Agent(name="clerk", model=rules, tools=[refund])

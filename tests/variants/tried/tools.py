@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.variants.tried import refuse_effect
+from tests.variants import tried
 
 
 async def get_order(order_id: str) -> dict[str, str]:
@@ -12,4 +12,4 @@ async def get_order(order_id: str) -> dict[str, str]:
 
 async def refund(order_id: str, amount: str) -> str:
     """Pay it back."""
-    return refuse_effect()
+    return tried.refuse_effect()
