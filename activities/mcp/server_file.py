@@ -203,14 +203,17 @@ def read_file(path: Path) -> Reviewed:
 
 def _definitions(path: Path) -> dict[str, Definition]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise McpFileError(f"{path}: cannot be read: {error}; remove it, and pin again") from error
-    if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
-        raise McpFileError(f"{path}: holds no definitions; remove it, and pin again")
-    return found
+    try:
+        definitions = {name: {**one} for name, one in found.items()}
+        canonical_json(definitions)  # Each is compared by its digest.
+    except (NotCanonical, AttributeError, TypeError) as error:
+        raise McpFileError(f"{path}: holds no definitions; remove it, and pin again") from error
+    return definitions
 
 
 def definition_problem(definition: Definition) -> str | None:

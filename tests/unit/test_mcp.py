@@ -15,7 +15,13 @@ import yaml
 from surehand.activities.mcp import connection
 from surehand.activities.mcp.calls import McpCall, changed, in_words, sides
 from surehand.activities.mcp.connection import McpConnection
-from surehand.activities.mcp.server_file import DEFINED, McpServer, McpTool, pins_of
+from surehand.activities.mcp.server_file import (
+    DEFINED,
+    McpFileError,
+    McpServer,
+    McpTool,
+    pins_of,
+)
 from surehand.activities.mcp.tools import mcp_tools
 from surehand.activities.tools.call_reports import Answers, NeedsAnswer
 from surehand.activities.tools.failures import (
@@ -281,3 +287,13 @@ def test_what_a_server_says_of_its_tool_makes_no_read_of_it(tmp_path: Path) -> N
     pins_of(file).write_text(json.dumps({"shop.find": definition}), encoding="utf-8")
     [tool] = mcp_tools(str(file))
     assert tool.effect == "WRITE" and tool.approval is not None
+
+
+@pytest.mark.parametrize("held", ["[]", '{"shop.find": 7}', '{"shop.find": {"size": NaN}}'])
+def test_pins_that_hold_no_definitions_are_refused_in_one_line(tmp_path: Path, held: str) -> None:
+    file = tmp_path / "surehand.mcp.yaml"
+    written = {"servers": {"shop": {"command": ["shop"], "tools": {"find": {}}}}}
+    file.write_text(yaml.safe_dump(written), encoding="utf-8")
+    pins_of(file).write_text(held, encoding="utf-8")
+    with pytest.raises(McpFileError, match="holds no definitions; remove it, and pin again"):
+        mcp_tools(str(file))
