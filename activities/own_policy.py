@@ -141,7 +141,7 @@ class _Cedar:
     def __init__(self, path: Path) -> None:
         # Only who writes such policies has it: surehand[cedar].
         self._cedar = import_module("cedarpy")
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         self._policies = self._cedar.PolicySet.from_str(text)
         self._version = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
