@@ -181,13 +181,6 @@ def exact_names(params: BaseModel) -> dict[str, Any]:
     return names
 
 
-def value_at(plain: Any, path: str) -> Any:
-    """Return what lies at a path of params, such as ``customer.id``; ``None``: nothing."""
-    for name in path.split("."):
-        plain = plain.get(name) if isinstance(plain, dict) else None
-    return plain
-
-
 def unknown_param(model: type[BaseModel], path: str) -> str | None:
     """Return, as one clause, that params have no such path, as far as that shows."""
     first = path.partition(".")[0]

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from surehand.activities.expressions import problems, unknown_param, value_at
+from surehand.activities.expressions import problems, unknown_param
 from surehand.activities.ledger.halts import HaltPolicy
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox, ToolboxError
@@ -29,6 +29,7 @@ from surehand.workflows.contracts.base import Money
 from surehand.workflows.contracts.tools import Effect
 from surehand.workflows.plain_text import reasons
 from surehand.workflows.plan.policy import ApprovalPolicy, Duration, WrittenByPeople, some_time
+from surehand.workflows.plan.references import value_at
 
 #: Limits of one file. Each that covers a call costs its claim two statements, and all of them a
 #: lock.

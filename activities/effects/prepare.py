@@ -23,7 +23,6 @@ from surehand.activities.expressions import (
     holds,
     problem,
     unknown_param,
-    value_at,
 )
 from surehand.activities.ledger import limits
 from surehand.activities.ledger.core.sealed import KeyNeeded
@@ -47,7 +46,7 @@ from surehand.workflows.identity import forward_key, step_key
 from surehand.workflows.names import ErrorType
 from surehand.workflows.plain_text import clean_text
 from surehand.workflows.plan.policy import Needs, combine
-from surehand.workflows.plan.references import ReferenceUnresolved
+from surehand.workflows.plan.references import ReferenceUnresolved, value_at
 from surehand.workflows.run.step_rules import fill_in
 
 log = structlog.get_logger()

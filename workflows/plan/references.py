@@ -103,6 +103,13 @@ def look_up(reference: str, facts: Mapping[str, Any]) -> Any:
     return current
 
 
+def value_at(plain: Any, path: str) -> Any:
+    """Return what lies at a path of params, such as ``customer.id``; ``None``: nothing."""
+    for name in path.split("."):
+        plain = plain.get(name) if isinstance(plain, dict) else None
+    return plain
+
+
 def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Yield ``(path, reference)`` for each reference inside a JSON value."""
     for where, text in _walk_texts(value, path):

@@ -28,6 +28,7 @@ from surehand.activities.ledger.core.tables import (
     principals,
 )
 from surehand.activities.ledger.people.signatures import Passkey
+from surehand.workflows.plan.references import value_at
 
 Kind = Literal["role", "permission"]
 
@@ -326,9 +327,7 @@ def _covers(row: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
         return False
     if row["amount_of"] is None:
         return True
-    value: Any = call["params"]
-    for name in row["amount_of"].split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
+    value = value_at(call["params"], row["amount_of"])
     if isinstance(value, bool) or not isinstance(value, int | str):
         return False
     try:
