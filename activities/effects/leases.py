@@ -237,7 +237,6 @@ async def hold_resources(
         yield NO_RESOURCES
         return
     before = call.attempts_before if isinstance(call, ToolCall) else 0
-    limit = _LEASE
     request = LeaseRequest(
         tenant=call.tenant,
         run_id=call.run_id,
@@ -246,22 +245,22 @@ async def hold_resources(
         resources=names,
         holder=attempt.holder,
         attempt=before + attempt.number,
-        lease=limit,
+        lease=_LEASE,
     )
     since, held = await _acquire(worker.ledger, request, _WAIT, attempt)
 
     def renewed(tx: Transaction) -> float | None:
-        return tx.began if leases.renew_resources(tx, held, limit) else None
+        return tx.began if leases.renew_resources(tx, held, _LEASE) else None
 
     async def renew() -> float | None:
         until, _ = await worker.ledger.run_transaction(
-            call.tenant, renewed, Turn.RENEWAL, limit / 2
+            call.tenant, renewed, Turn.RENEWAL, _LEASE / 2
         )
         return until
 
     try:
         async with keeping(
-            renew, lease=limit, every=limit / _RENEWALS, since=since, margin=limit / _MARGIN
+            renew, lease=_LEASE, every=_LEASE / _RENEWALS, since=since, margin=_LEASE / _MARGIN
         ) as kept:
             yield HeldResources(held, (kept,))
     finally:

@@ -33,7 +33,7 @@ _UNSETTLED: Final = ("committed", "compensating", "in_doubt", "partial")
 _UNDO: Final = ResolutionOutcome.UNDO.value
 #: Effects and runs that one question names.
 _MOST_USERS: Final = 5
-EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
+_NONE_REFUSED: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class NothingToUndo(entries.NotClaimed):
@@ -125,8 +125,8 @@ def judge_undo(
     if question is not None and question["outcome"] == "give_up":
         reason = question["evidence"] or "no reason given"
         return GivenUp(f"{question['actor']} left it as it is: {reason}")
-    if entry.state == "claimed" and (left := lease_left(tx, entry)) > 0:
-        return Held(timedelta(milliseconds=left))
+    if (held := _find_attempt(tx, entry)) is not None:
+        return held
     if entry.state not in ("committed", "compensating"):
         return Doubtful(entry)
     undoing, loaded = f"undoing {entry.tool} {entry.key}", loads(entry)
@@ -190,7 +190,7 @@ Judged = tuple[run_tree.Made, BeginResult]
 
 
 def preview_undo(
-    tx: Transaction, run_id: str, loads: Loads, refused: Mapping[str, str] = EMPTY
+    tx: Transaction, run_id: str, loads: Loads, refused: Mapping[str, str] = _NONE_REFUSED
 ) -> tuple[list[Judged], int]:
     """Return what would become of a tree's newest effects, and how many others remain.
 
@@ -239,12 +239,10 @@ def tell_preview(run_id: str, found: Iterable[Judged], more: int) -> Unwound:
     return told
 
 
-def _doubt_claim(tx: Transaction, entry: Entry) -> Entry | Held:
-    """Put a claimed entry in doubt, unless its attempt may be alive."""
-    left = lease_left(tx, entry)
-    if left > 0:
-        return Held(timedelta(milliseconds=left))
-    return put_in_doubt(tx, entry, LEASE_OVER)
+def _find_attempt(tx: Transaction, entry: Entry) -> Held | None:
+    """Return for how long the attempt may be alive that has claimed an entry; ``None``: none is."""
+    left = lease_left(tx, entry) if entry.state == "claimed" else 0
+    return Held(timedelta(milliseconds=left)) if left > 0 else None
 
 
 def still_remains(tx: Transaction, original: str) -> bool:
@@ -292,9 +290,9 @@ def ask_about_undo(
     # Only now: an undo that began while this waited for its original was not there to be locked.
     for undo in map(Entry.from_row, tx.all(rows_of(effects, undoes=original.entry_id))):
         if undo.state == "claimed":
-            doubted = _doubt_claim(tx, undo)
-            if isinstance(doubted, Held):
-                return doubted
+            if (held := _find_attempt(tx, undo)) is not None:
+                return held
+            put_in_doubt(tx, undo, LEASE_OVER)
         elif undo.state != "in_doubt":
             continue
         asked = newest_intervention(tx, undo.entry_id)
