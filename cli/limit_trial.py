@@ -136,7 +136,7 @@ class _Trial:
         self._limit = limit
         self._toolbox = toolbox
         self._counted: dict[bytes, deque[tuple[int, Decimal]]] = defaultdict(deque)
-        self._before: dict[bytes, list[Mapping[str, Any]]] = defaultdict(list)
+        self._before: dict[bytes, deque[Mapping[str, Any]]] = defaultdict(deque)
         self._days = Counter[str]()
         self._over = list[StoppedCall]()
         self._calls = 0
@@ -159,9 +159,10 @@ class _Trial:
             return
         self._calls += begun
         if limit.after is not None:
-            since_ms = row["claimed_ms"] - limit.within // _MS
-            before = [one for one in self._before[group] if one["claimed_ms"] > since_ms]
-            before = [one for one in before if one["state"] == "committed"]
+            earlier = self._before[group]
+            while earlier and earlier[0]["claimed_ms"] <= row["claimed_ms"] - limit.within // _MS:
+                earlier.popleft()
+            before = [one for one in earlier if one["state"] == "committed"]
             if not (any(map(is_by_other, before)) if limit.after.by_other else before) and begun:
                 self._note_over(row, Decimal(0))
             return

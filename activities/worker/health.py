@@ -21,10 +21,10 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from surehand.activities.ledger.approvals.waiting import measure_waiting
-from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
+from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
 from surehand.activities.ledger.effects.epochs import current_epoch
 from surehand.activities.ledger.halts import SCOPES, count_halts
-from surehand.activities.ledger.retention.hiding import read_last_round
+from surehand.activities.ledger.retention.hiding import LastRound, read_last_round
 from surehand.activities.worker.telemetry import AddressError, Metrics
 from surehand.workflows.identity import DEFAULT_TENANT, tenant_of_run, tenant_problem
 from surehand.workflows.ports import IS_RUN, TENANT
@@ -207,15 +207,19 @@ async def measure(ledger: Ledger, metrics: Metrics) -> None:
     """Measure all of it once. Raises ``LedgerUnavailable``."""
     epoch = await ledger.transact(DEFAULT_TENANT, current_epoch)
     metrics.epoch(0 if epoch is None else epoch.number)
-    tenants, halts = {DEFAULT_TENANT, *ledger.tenants}, Counter(dict.fromkeys(SCOPES, 0))
-    for one in tenants:
-        halts.update(await ledger.transact(one, count_halts))
+    halts, waiting, oldest_ms, rounds = Counter(dict.fromkeys(SCOPES, 0)), 0, 0, list[LastRound]()
+    for one in {DEFAULT_TENANT, *ledger.tenants}:
+        found, (count, age_ms), last = await ledger.transact(one, _measure_tenant)
+        halts.update(found)
+        waiting, oldest_ms = waiting + count, max(oldest_ms, age_ms)
+        rounds += [] if last is None else [last]
     metrics.halts(halts)
-    waiting = [await ledger.transact(one, measure_waiting) for one in tenants]
-    oldest = timedelta(milliseconds=max(age_ms for _, age_ms in waiting))
-    metrics.approvals(sum(count for count, _ in waiting), oldest)
-    rounds = [await ledger.transact(one, read_last_round) for one in tenants]
-    metrics.retention([one for one in rounds if one is not None])
+    metrics.approvals(waiting, timedelta(milliseconds=oldest_ms))
+    metrics.retention(rounds)
+
+
+def _measure_tenant(tx: Transaction) -> tuple[dict[str, int], tuple[int, int], LastRound | None]:
+    return count_halts(tx), measure_waiting(tx), read_last_round(tx)
 
 
 async def learn(server: Client, ledger: Ledger) -> int:
