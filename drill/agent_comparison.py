@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -323,22 +323,14 @@ def describe_comparison(found: ComparisonReport) -> Lines:
     yield ""
     for way, name in ((False, "As it is"), (True, "With Surehand")):
         of_way = [cell for cell in found.cells if cell.with_surehand is way]
-        yield f"{name}: {_count_outcomes(of_way)} of {counted(len(of_way), 'kill')}."
-    yield f"As it is, an agent of {found.framework} {found.resumes}."
-    yield from _list_reasons(found)
+        outcomes = Counter(cell.outcome for cell in of_way)
+        told = ", ".join(f"{outcomes[one]} {one}" for one in ComparedOutcome if outcomes[one])
+        yield f"{name}: {told} of {counted(len(of_way), 'kill')}."
+        for cell in of_way:
+            if cell.reason:
+                yield f"  {cell.tool} {cell.point}: {compact(cell.reason, 300)}"
+    yield f"Killed as it is, the agent ({found.framework}) {found.resumes}."
     good = "With Surehand each effect happened once." if found.ok else "NOT OK"
     yield Styled(good, "bold green" if found.ok else "bold red")
     reads = ", ".join(sorted({call.tool for call in found.calls if call.reads})) or "none"
     yield f"Took {found.seconds:.0f} s. No write was made. Reads that were made, once: {reads}."
-
-
-def _list_reasons(found: ComparisonReport) -> Iterator[str]:
-    for cell in found.cells:
-        if cell.reason:
-            way = "with Surehand" if cell.with_surehand else "as it is"
-            yield f"  {cell.tool} {cell.point}, {way}: {compact(cell.reason, 300)}"
-
-
-def _count_outcomes(cells: Sequence[ComparedCell]) -> str:
-    outcomes = Counter(cell.outcome for cell in cells)
-    return ", ".join(f"{outcomes[one]} {one}" for one in ComparedOutcome if outcomes[one])

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from pydantic import BaseModel, JsonValue, TypeAdapter
 from pydantic_core import to_jsonable_python
@@ -220,9 +220,8 @@ def _to_json(answer: Any) -> Any:
     return to_jsonable_python(answer, fallback=repr)
 
 
-def _die() -> NoReturn:
+def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("unreachable")
 
 
 def run_bare(run: BareRun) -> BareEnd:
@@ -430,17 +429,16 @@ def _replace_tool(tool: Any, counter: CallCounter) -> None:
     if not isinstance(tool, StructuredTool):
         raise NotTried(f"its tool {tool.name} is a {type(tool).__name__}: it would be called")
     given = schema_of(tool).get("properties", {}).keys()
-    real, real_async = tool.func, tool.coroutine
+    real: Any = tool.func
+    real_async: Any = tool.coroutine
 
     def select(params: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         return {name: value for name, value in params if name in given}
 
     def call(**params: Any) -> Any:
-        assert real is not None
         return counter.call_blocking(tool.name, select(params.items()), lambda: real(**params))
 
     async def call_async(**params: Any) -> Any:
-        assert real_async is not None
         return await counter.call(tool.name, select(params.items()), lambda: real_async(**params))
 
     tool.response_format = "content"
@@ -456,9 +454,9 @@ _RUN: Final[dict[str, Callable[[Any, CallCounter], Coroutine[Any, Any, str]]]] =
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """Run what a file says."""
-    (spec,) = sys.argv[1:] if arguments is None else arguments
+    (spec,) = sys.argv[1:]
     run = BareRun.model_validate_json(Path(spec).read_text(encoding="utf-8"))
     try:
         end = run_bare(run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ import typer
 from pydantic import JsonValue
 
 from surehand.cli import options
-from surehand.cli.printer import Reply
+from surehand.cli.printer import Lines, Reply, Shape
 from surehand.drill.report import make_lines, print_lines
 from surehand.drill.request import CASE_LIMIT, DrillRequest
 from surehand.process.exits import ExitCode, WrongUse, end_by_signal_in_order
@@ -26,6 +25,22 @@ def _split_names(option: str, text: str | None) -> tuple[str, ...]:
     if text is not None and not names:
         raise WrongUse(f"{option} {text!r} names nothing: leave it out for all")
     return names
+
+
+def _require_folder(report: Path | None) -> None:
+    """See that a report can be written, before what takes minutes."""
+    if report and not (folder := report.absolute().parent).is_dir():
+        raise WrongUse(f"--report {report}: there is no folder {folder}")
+
+
+def _tell_report(
+    caller: options.Anybody, found: Shape, ok: bool, lines: Lines, report: Path | None
+) -> Reply:
+    """Print a report, and write it as a page, if that is asked for."""
+    if report:
+        report.write_text(print_lines(lines, html=True), encoding="utf-8")
+    caller.printer.lines(lines)  # with --json, too: it is what the progress comes to
+    return Reply(found, (), ExitCode.DONE if ok else ExitCode.BROKEN)
 
 
 def drill(
@@ -90,9 +105,7 @@ def drill(
     from surehand.drill.people import APPROVER
     from surehand.drill.suite import Suite
 
-    # Before the drill, which takes minutes.
-    if report and not (folder := report.absolute().parent).is_dir():
-        raise WrongUse(f"--report {report}: there is no folder {folder}")
+    _require_folder(report)
     request = DrillRequest(
         plan,
         changes=changes or [],
@@ -113,10 +126,7 @@ def drill(
         say(f"Drilling {request.plan_name} on {where}; {APPROVER!r} approves what waits")
         suite = Suite(request, environment, caller.settings, variables, say)
         found = asyncio.run(suite.run())
-    if report:
-        report.write_text(print_lines(make_lines(found), html=True), encoding="utf-8")
-    caller.printer.lines(make_lines(found))  # with --json, too: it is what the progress comes to
-    return Reply(found, (), ExitCode.DONE if found.ok else ExitCode.BROKEN)
+    return _tell_report(caller, found, found.ok, list(make_lines(found)), report)
 
 
 def _read_input(text: str) -> JsonValue:
@@ -181,11 +191,10 @@ def try_agent(
     from surehand.drill.agent_comparison import Comparison, describe_comparison
     from surehand.drill.bare_agent import Agent
     from surehand.drill.environment import prepare_drill
-    from surehand.workflows.plan.plan import OBJECT_FORM
+    from surehand.process.settings import is_named
 
-    if report and not (folder := report.absolute().parent).is_dir():
-        raise WrongUse(f"--report {report}: there is no folder {folder}")
-    if not re.fullmatch(OBJECT_FORM, agent):
+    _require_folder(report)
+    if not is_named(agent):
         raise WrongUse(f"{agent!r} is not module:agent, such as acme.agents:clerk")
     tried = Agent(
         name=agent,
@@ -199,7 +208,4 @@ def try_agent(
     with translated(), prepare_drill(variables, database=None, say=say) as environment:
         comparison = Comparison(tried, environment, caller.settings, variables, say)
         found = asyncio.run(comparison.run())
-    if report:
-        report.write_text(print_lines(describe_comparison(found), html=True), encoding="utf-8")
-    caller.printer.lines(describe_comparison(found))
-    return Reply(found, (), ExitCode.DONE if found.ok else ExitCode.BROKEN)
+    return _tell_report(caller, found, found.ok, list(describe_comparison(found)), report)
