@@ -19,6 +19,9 @@ from surehand.activities.ledger.limits import PolicyAnswer
 from surehand.activities.limits_file import AskedPolicy, LimitsError
 from surehand.activities.own_policy import read_policy
 from surehand.activities.tools.toolbox import load_toolbox
+from tests.docs.pages import DOCS, blocks
+
+PAGE = DOCS / "howto" / "own-policies.md"
 
 FACTS = {
     "tenant": "acme", "run": "acme/r-1", "step": "refund", "tool": "payments.refund",
@@ -205,6 +208,22 @@ async def test_what_cedars_policies_say(tmp_path: Path, changes: dict[str, Any],
     found = await cedar(tmp_path, CEDAR, **changes)
     assert found.said == said
     assert found.version.startswith("sha256:") or said == "none"
+
+
+@pytest.mark.parametrize(
+    ("amount", "tool", "said"),
+    [
+        (50_000_000, "mail.send", "allow"),
+        (50_000_001, "payments.refund", "ask"),
+        (50_000_001, "mail.send", "refuse"),
+    ],
+)
+async def test_the_cedar_of_the_page_says_what_the_page_says(
+    tmp_path: Path, amount: int, tool: str, said: str
+) -> None:
+    [shown] = [one.text for one in blocks(PAGE) if one.language == "cedar"]
+    found = await cedar(tmp_path, shown, tool=tool, millionths={"amount": amount})
+    assert found.said == said
 
 
 async def test_a_cedar_policy_that_forbids_and_fails_is_not_passed_over(tmp_path: Path) -> None:
