@@ -68,8 +68,8 @@ from surehand.activities.tools.toolbox import (
     pass_through,
 )
 from surehand.activities.worker import health, telemetry
-from surehand.activities.worker.context import AroundActivities, WorkerContext
-from surehand.activities.worker.crash_points import Crash, CrashInterceptor
+from surehand.activities.worker.context import AroundActivities, CrashInterceptor, WorkerContext
+from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.settings import Secrets, Settings, SettingsError, load_settings
 from surehand.activities.worker.takeover import taking_over, worker_identity
 from surehand.agents.calls import FRAMEWORKS, PASSED_THROUGH, AgentsError, load_agents

@@ -29,10 +29,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from google.protobuf import json_format
 from temporalio.api.common.v1 import Payload, Payloads
 
@@ -47,6 +43,7 @@ from surehand.workflows.identity import tenant_of_run
 
 if TYPE_CHECKING:
     import httpx
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     from joserfc.jws import JWSRegistry
 
 
@@ -100,10 +97,15 @@ class LocalKey:
     secret: bytes
 
     def wrap(self, key: bytes, about: bytes) -> bytes:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
         nonce = secrets.token_bytes(NONCE_BYTES)
         return nonce + AESGCM(self.secret).encrypt(nonce, key, about)
 
     def unwrap(self, wrapped: bytes, about: bytes) -> bytes:
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
         nonce, rest = wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:]
         try:
             return AESGCM(self.secret).decrypt(nonce, rest, about)
@@ -272,6 +274,11 @@ class RunKey:
 
     @classmethod
     def of(cls, secret: bytes) -> RunKey:
+        # Late, as elsewhere in this module: most programs encrypt nothing.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
         uses = (b"payloads", b"nonces", b"contents", b"content nonces", b"digests")
         payloads, nonces, contents, content_nonces, digests = (
             HKDFExpand(SHA256(), KEY_BYTES, b"surehand/1 " + use).derive(secret) for use in uses
@@ -352,6 +359,8 @@ def _nonce_of(key: bytes, about: bytes, content: bytes) -> bytes:
 
 
 def _open_sealed(cipher: AESGCM, about: bytes, data: bytes) -> bytes:
+    from cryptography.exceptions import InvalidTag
+
     start = len(_VERSION) + NONCE_BYTES
     if not data.startswith(_VERSION):
         raise payload_codec.NotDecrypted(

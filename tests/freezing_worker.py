@@ -14,7 +14,8 @@ from typing import Any, Final
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
 from surehand import worker
-from surehand.activities.worker.crash_points import Crash, CrashInterceptor, CrashPoint
+from surehand.activities.worker.context import CrashInterceptor
+from surehand.activities.worker.crash_points import Crash, CrashPoint
 from surehand.process.exits import leave
 from surehand.workflows.contracts.tools import Batch
 

@@ -25,7 +25,7 @@ from surehand.activities.own_policy import OwnPolicy, read_policy
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.failures import Retries
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.crash_points import Crash
+from surehand.activities.worker.crash_points import Crash, CrashPoint
 from surehand.activities.worker.settings import CHECKPOINT_EVERY, Settings
 from surehand.activities.worker.telemetry import FAILURE_IS_LOGGED, Metrics, Spans
 from surehand.activities.worker.watchdog import Watchdog
@@ -380,3 +380,26 @@ def log_failure(log: structlog.stdlib.BoundLogger, error: Exception) -> None:
         retry_in=None if delay is None else round(delay.total_seconds(), 3),
         final=error.non_retryable,
     )
+
+
+class CrashInterceptor(Interceptor):
+    """Lays the crash points of whole activities."""
+
+    def __init__(self, crash: Crash) -> None:
+        self._crash = crash
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return _CrashingCall(next, self._crash)
+
+
+class _CrashingCall(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, crash: Crash) -> None:
+        super().__init__(next)
+        self._crash = crash
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        name = activity.info().activity_type
+        self._crash.at(name, "", CrashPoint.BEFORE_CLAIM)
+        result = await super().execute_activity(input)
+        self._crash.at(name, "", CrashPoint.BEFORE_REPORT)
+        return result

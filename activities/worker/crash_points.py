@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from signal import Signals
-from typing import Any, Final
-
-from temporalio import activity
-from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+from typing import Final
 
 
 class CrashPoint(StrEnum):
@@ -110,26 +107,3 @@ class Crash:
         except FileExistsError:
             return False
         return True
-
-
-class CrashInterceptor(Interceptor):
-    """Lays the crash points of whole activities."""
-
-    def __init__(self, crash: Crash) -> None:
-        self._crash = crash
-
-    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return _Crashing(next, self._crash)
-
-
-class _Crashing(ActivityInboundInterceptor):
-    def __init__(self, next: ActivityInboundInterceptor, crash: Crash) -> None:
-        super().__init__(next)
-        self._crash = crash
-
-    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        name = activity.info().activity_type
-        self._crash.at(name, "", CrashPoint.BEFORE_CLAIM)
-        result = await super().execute_activity(input)
-        self._crash.at(name, "", CrashPoint.BEFORE_REPORT)
-        return result

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
-import structlog
 from sqlalchemy import BindParameter, Connection, Insert, Table, Update, bindparam
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import StatementError
@@ -52,9 +51,6 @@ GENESIS: Final = "sha256:" + "0" * 64
 def event_hash(previous: str, event: dict[str, Any]) -> str:
     """Return the hash of an event that follows ``previous``."""
     return "sha256:" + hashlib.sha256(previous.encode() + b"\n" + canonical_json(event)).hexdigest()
-
-
-log = structlog.get_logger()
 
 
 class RunNotFound(Exception):
@@ -464,6 +460,9 @@ class Transaction:
 
     def tell_events(self, observer: Observer | None) -> None:
         """Say what has been committed: in the log, under the events' own names, and elsewhere."""
+        import structlog  # loads Rich's tracebacks, which no verb that reads needs
+
+        log = structlog.get_logger()
         for run_id, waiting in self.pending.items():
             for item in waiting:
                 where = {"run_id": run_id, "step_id": item.step_id, "seq": item.seq}

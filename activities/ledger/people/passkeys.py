@@ -14,10 +14,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.hashes import SHA256
-
 from surehand.activities.ledger.people.signatures import (
     BadKey,
     BadSignature,
@@ -218,6 +214,10 @@ def _end_of_item(data: bytes, at: int, level: int) -> int:
 
 
 def _verify_bytes(jwk: Mapping[str, str], signature: bytes, signed: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+    from cryptography.hazmat.primitives.hashes import SHA256
+
     x = decode_base64url(jwk["x"])
     try:
         if jwk["crv"] == "Ed25519":

@@ -1,8 +1,8 @@
 """Signatures and public keys of people: when the claims of a compact JWS (RFC 7515) count.
 
 No SQL and no clock. joserfc verifies the signature; what is around it is stricter than JOSE asks
-for, so that a signature has one spelling, and nothing in it chooses its algorithm or its key. It is
-imported when it is used: most workers, and most verbs, need not wait for it.
+for, so that a signature has one spelling, and nothing in it chooses its algorithm or its key. It
+and cryptography are imported when they are used: most verbs need not wait for them.
 
 Keys have one form, and are known by their thumbprint (RFC 7638). A key that signs JWS is an Ed25519
 key. A passkey's is one, too, or one of the curve P-256, and has its credential beside it: neither
@@ -19,10 +19,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicNumbers
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from pydantic import ValidationError
 
 from surehand.process.ciphers import signature_registry
@@ -103,6 +99,10 @@ def read_key_file(text: str) -> PublicKey:
 
 def read_public_key(pem_or_jwk_text: str) -> dict[str, str]:
     """Return a public key in PEM or JWK as a JWK of ``crv``, ``kty`` and ``x``."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
     text = pem_or_jwk_text.strip()
     if "PRIVATE KEY" in text:
         raise BadKey("it is a private key: leave that with its owner, and give the public one")
@@ -142,6 +142,8 @@ def check_jwk(jwk: Mapping[str, Any]) -> dict[str, str]:
 
 def check_passkey_jwk(jwk: Mapping[str, Any]) -> dict[str, str]:
     """Return what counts of the JWK of a passkey's public key."""
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicNumbers
+
     if jwk.get("kty") == "OKP":
         return check_jwk(jwk)
     if "d" in jwk:
