@@ -138,7 +138,7 @@ def plan_schema() -> dict[str, Any]:
         if "description" in definition:
             definition["description"] = definition["description"].partition("\n\nExample:")[0]
     for model in _MODELS:
-        _describe(model, definitions[model.__name__])
+        describe(model, definitions[model.__name__])
     _let_be_short(definitions)
     steps = definitions["Plan"]["properties"]["steps"]
     steps_alone = {**steps, "description": "Steps, and no more."}
@@ -153,7 +153,8 @@ def plan_schema() -> dict[str, Any]:
     }
 
 
-def _describe(model: type[BaseModel], definition: dict[str, Any]) -> None:
+def describe(model: type[BaseModel], definition: dict[str, Any]) -> None:
+    """Put the texts below a model's fields into its schema."""
     documented = field_docstrings(model)
     definition.pop("title", None)
     for name, field in definition["properties"].items():

@@ -1,6 +1,7 @@
 """Writes docs/reference/ from the code: ``python -m docs.reference``.
 
-Nothing there is written by hand, and a test fails when a page is not what the code says now.
+Nothing there is written by hand but ``wire.md``, and a test fails when a page is not what the code
+says now. It also writes the JSON Schemas that the package has: of plans, and of the wire.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from docs import meanings
-from docs.plan_schema import SHIPPED, field_docstrings, own_docstrings, plan_schema
+from docs.plan_schema import SHIPPED, describe, field_docstrings, own_docstrings, plan_schema
+from surehand.process import PACKAGE
 from surehand.process.program import INSTALLED, program
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -315,6 +317,40 @@ def json_page() -> str:
     return "\n".join(parts)
 
 
+#: Where the schemas of the wire are shipped.
+WIRE: Final = (PACKAGE / "client").resolve() / "wire.schema.json"
+#: What a run gives itself when it starts a child run or goes on in another execution.
+_OF_RUNS: Final = ("parent", "carried", "continue_after", "level", "room")
+
+
+def wire_schema() -> dict[str, Any]:
+    """Return the JSON Schemas of what goes between a run and people: ``docs/reference/wire.md``."""
+    from pydantic.json_schema import models_json_schema
+
+    approvals, runs = module(f"{_CONTRACTS}.approvals"), module(f"{_CONTRACTS}.runs")
+    roots: list[Any] = [
+        runs.StartRun,
+        *module("surehand.workflows.run.deliveries").MESSAGES.values(),
+    ]
+    roots += [approvals.StartClaims, approvals.DecisionClaims, approvals.SteeringClaims]
+    roots += [runs.RunView, runs.PlanError, approvals.Verdict]
+    roots += [module(f"{_CONTRACTS}.base").Acknowledged]
+    # One schema each: what has a default may be missing, also in an answer.
+    found = models_json_schema([(root, "validation") for root in roots])[1]["$defs"]
+    by_name = _models_in(roots)
+    for name in set(found) & set(by_name):
+        if "properties" in found[name]:
+            describe(by_name[name], found[name])
+    for internal in _OF_RUNS:
+        del found["StartRun"]["properties"][internal]
+    del found["Parent"]
+    for definition in found.values():
+        if "description" in definition:
+            definition["description"] = definition["description"].partition("\n\nExample:")[0]
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": dialect, "title": "The wire of Surehand", "$defs": found}
+
+
 def _models_in(roots: Iterable[Any]) -> dict[str, type]:
     """Return all classes that the fields of models speak of, by name."""
     found: dict[str, type] = {}
@@ -542,7 +578,8 @@ def main() -> None:
     REFERENCE.mkdir(exist_ok=True)
     for name in PAGES:
         (REFERENCE / f"{name}.md").write_text(page(name), encoding="utf-8")
-    SHIPPED.write_text(json.dumps(plan_schema(), indent=2) + "\n", encoding="utf-8")
+    for file, schema in ((SHIPPED, plan_schema()), (WIRE, wire_schema())):
+        file.write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
