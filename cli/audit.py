@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -36,8 +34,7 @@ from surehand.activities.ledger.history.audit import (
 )
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.history.recordings import find_open_items
-from surehand.activities.ledger.people.signatures import BadSignature, verify_token
-from surehand.activities.ledger.retention.hiding import Hidden, read_hidden
+from surehand.activities.ledger.runs.deletion import Deletion, read_deletion
 from surehand.cli import options
 from surehand.cli.options import Caller, ledger_of, read_settings
 from surehand.cli.people import read_public_key
@@ -46,9 +43,8 @@ from surehand.client.connection import Connection, every_event
 from surehand.client.messages import read_key, sign
 from surehand.process.exits import ExitCode, NotReachable, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
-from surehand.workflows.contracts.approvals import ContentClaims, ExportClaims, Signed, audience
+from surehand.workflows.contracts.approvals import ExportClaims, audience
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.identity import tenant_of_run
 from surehand.workflows.payload_codec import NotDecrypted
 
 
@@ -90,8 +86,8 @@ def signed_head(
     return signature_line(sign(key, claims))
 
 
-def shown_signature(token: str, claims_of: type[Signed], *, verified: bool) -> ExportSignature:
-    kid, claims = claims_to_be(token, claims_of)
+def shown_signature(token: str, *, verified: bool) -> ExportSignature:
+    kid, claims = claims_to_be(token)
     return ExportSignature(
         signer=claims.sub,
         kid=kid,
@@ -109,96 +105,6 @@ def signature_text(signature: ExportSignature) -> str:
     if signature.verified:
         return f"Signed by {who}: verified."
     return f"Claims to be signed by {who}: NOT verified, name the public key (--signer FILE)."
-
-
-#: How a line begins that an export of content has.
-_ROW: Final = b'{"row": '
-FILE_LINE: Final = b'{"file": '
-_SIGNATURE: Final = b'{"signature": '
-
-
-@dataclass(frozen=True)
-class FoundInFile:
-    """What a file has."""
-
-    rows: int
-    files: int
-    digest: str
-    """Of all lines above the signature."""
-    digest_of_rows: str
-    token: str | None
-
-
-def has_content(file: Path) -> bool:
-    """Return whether a file is an export of content, and not of events."""
-    try:
-        with file.open("rb") as read:
-            return read.read(len(FILE_LINE)).startswith((_ROW, FILE_LINE))
-    except OSError:
-        return False  # Whoever reads it next says why.
-
-
-def read_content(file: Path) -> FoundInFile:
-    rows = files = 0
-    all_, of_rows, token = hashlib.sha256(), hashlib.sha256(), None
-    with file.open("rb") as read:
-        for line in _without_signature(read):
-            if isinstance(line, str):
-                token = line
-                continue
-            all_.update(line)
-            if line.startswith(FILE_LINE):
-                files += 1
-            else:
-                rows += 1
-                of_rows.update(line)
-    digest, digest_of_rows = (f"sha256:{one.hexdigest()}" for one in (all_, of_rows))
-    return FoundInFile(rows, files, digest, digest_of_rows, token)
-
-
-def _without_signature(read: BinaryIO) -> Iterator[bytes | str]:
-    """Yield lines as they are, and the last one, if it is a signature, as its token."""
-    before: bytes | None = None
-    for line in read:
-        if before is not None:
-            yield before
-        before = line
-    if before is None:
-        return
-    try:
-        token = json.loads(before)["signature"] if before.startswith(_SIGNATURE) else None
-    except (ValueError, KeyError):
-        token = None
-    yield before if token is None else str(token)
-
-
-def why_unproven(
-    found: FoundInFile, run_id: str | None, kind: str | None, jwk: Mapping[str, Any] | None
-) -> str | None:
-    """Return why a file is not what was signed; ``None``: it is.
-
-    Args:
-        run_id: Whose content it has to be; ``None``: anybody's.
-        kind: Which content; ``None``: any.
-        jwk: Whose signature it has to be; ``None``: only what it claims is compared.
-    """
-    if found.token is None:
-        return "the export is not signed, or its end was cut off"
-    try:
-        claims = claims_to_be(found.token, ContentClaims)[1]
-        if jwk is not None:
-            claims = verify_token(found.token, jwk, ContentClaims)
-    except BadSignature as error:
-        return str(error)
-    if claims.content != found.digest:
-        return "it is not the content that was signed"
-    if run_id not in (None, claims.run_id):
-        return f"the signature is over the export of another run, {claims.run_id}"
-    if kind not in (None, claims.kind):
-        return f"the signature is over other data, {claims.kind}"
-    if claims.aud != audience(tenant_of_run(claims.run_id)):
-        return "the signature is for another tenant"
-    return None
 
 
 class AuditReport(Shape):
@@ -226,9 +132,7 @@ class AuditReport(Shape):
     forgotten: int = 0
     """Hashes that Temporal's history has and the ledger does not: it was restored meanwhile."""
     deleted: str | None = None
-    """Of a run that was deleted: by whom, when, and where it was exported to."""
-    content: str | None = None
-    """Of an exported file with what was deleted: what it has."""
+    """Of a run that was deleted: by whom, and when."""
 
 
 async def audit(
@@ -249,8 +153,6 @@ async def audit(
         raise WrongUse("name a RUN, or an exported file (--file), or both")
     if file is not None:
         run_id = None if run is None else caller.run_id(run)
-        if has_content(file):
-            return _reply(caller.settings, _audit_content(file, signer, run_id))
         head = None
         if run_id is not None:
             async with ledger_of(read_settings()) as ledger:
@@ -287,31 +189,9 @@ def _audit_file(
     if recorded is not None:
         with_what = f"the head in the ledger's row of the run, and {with_what}"
     report = _report_on(str(events[0]["run_id"]), events, found, with_what)
-    shown = (
-        None if token is None else shown_signature(token, ExportClaims, verified=key is not None)
-    )
+    shown = None if token is None else shown_signature(token, verified=key is not None)
     # Of a signature that does not count nothing is told but why.
     return report.model_copy(update={"signature": None if found else shown})
-
-
-def _audit_content(file: Path, signer: Path | None, run_id: str | None) -> AuditReport:
-    """Prove an export of what was deleted: by its signature, because its rows are in no chain."""
-    key, found = None if signer is None else _read_signer(signer), read_content(file)
-    why, signature, content = why_unproven(found, run_id, None, key), None, None
-    if why is None and found.token is not None:
-        claims = claims_to_be(found.token, ContentClaims)[1]
-        run_id, content = claims.run_id, f"{claims.kind}: {found.rows} rows and {found.files} files"
-        signature = shown_signature(found.token, ContentClaims, verified=key is not None)
-    with_what = "the digest in the file's last line"
-    return AuditReport(
-        run_id=run_id or "",
-        ok=why is None,
-        events=0,
-        compared_with=with_what if key else f"{with_what}, not verified: name the key (--signer)",
-        first_break=None if why is None else f"{file}: {why}",
-        content=content,
-        signature=signature,
-    )
 
 
 def _read_signer(file: Path) -> dict[str, str]:
@@ -332,7 +212,7 @@ def _compared_with(token: str | None, key: dict[str, str] | None) -> str:
 async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
     tenant = caller.tenant
     async with ledger_of(read_settings()) as ledger:
-        gone = await ledger.transact(tenant, read_hidden, run_id)
+        gone = await ledger.transact(tenant, read_deletion, run_id)
         if gone is not None and gone.deleted_ms is not None:
             return await _audit_deleted(ledger, tenant, gone)
         events, entries, recorded = await ledger.transact(tenant, chain_of, run_id)
@@ -362,10 +242,9 @@ async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
     return report.model_copy(update={"forgotten": forgotten})
 
 
-async def _audit_deleted(ledger: Ledger, tenant: str, gone: Hidden) -> AuditReport:
+async def _audit_deleted(ledger: Ledger, tenant: str, gone: Deletion) -> AuditReport:
     """Return what is left to say of a run that was deleted: its tombstone."""
     _, _, head = await ledger.transact(tenant, chain_of, gone.run_id)
-    where = f", it was exported to {gone.export}" if gone.export else ", it was not exported"
     return AuditReport(
         run_id=gone.run_id,
         ok=True,
@@ -373,7 +252,7 @@ async def _audit_deleted(ledger: Ledger, tenant: str, gone: Hidden) -> AuditRepo
         compared_with="nothing: its events are deleted",
         first_break=None,
         head=head.hash,
-        deleted=f"{gone.told()}{where}",
+        deleted=gone.told(),
     )
 
 
@@ -451,10 +330,6 @@ def _report_lines(settings: ClientSettings, report: AuditReport) -> Lines:
     if not report.ok:
         whose = f"Run {report.run_id}: " if report.run_id else ""
         yield f"{whose}BROKEN at {report.first_break}"
-        return
-    if report.content is not None and report.signature is not None:
-        yield f"Run {report.run_id}, {report.content}: as they were signed."
-        yield signature_text(report.signature)
         return
     if report.deleted is not None:
         yield f"{report.deleted[0].upper()}{report.deleted[1:]}"

@@ -320,14 +320,14 @@ def translated() -> Iterator[None]:
     from surehand.activities.ledger.core.engine import LedgerUnavailable
     from surehand.activities.ledger.core.migrate import DatabaseBehind
     from surehand.activities.ledger.core.transaction import NoKeys, RunNotFound
-    from surehand.activities.ledger.retention.hiding import RunHidden
+    from surehand.activities.ledger.runs.deletion import RunDeleted
     from surehand.activities.tools.toolbox import ToolboxError
     from surehand.activities.worker.settings import SettingsError
     from surehand.workflows.payload_codec import StoreUnavailable
 
     try:
         yield
-    except RunHidden as error:
+    except RunDeleted as error:
         raise exits.NoSuchRun(str(error)) from error
     except RunNotFound as error:
         raise exits.NoSuchRun(f"run not found: {error.run_id}") from error

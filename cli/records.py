@@ -20,6 +20,7 @@ from surehand.activities.ledger.history.audit import write_lines
 from surehand.activities.ledger.history.recordings import NoSuchEvent, rebuild_checkpoint
 from surehand.activities.ledger.runs import checkpoints
 from surehand.activities.ledger.runs.checkpoints import CheckpointError, SavedCheckpoint
+from surehand.activities.ledger.runs.deletion import parse_kept
 from surehand.cli import options
 from surehand.cli.audit import signed_head
 from surehand.cli.options import (
@@ -44,8 +45,6 @@ class CheckpointSaved(Shape):
 
     run_id: str
     saved: SavedCheckpoint
-    hidden: list[str]
-    """Older ones that made room, by name."""
 
 
 class CheckpointList(Shape):
@@ -305,9 +304,9 @@ async def _read_past(caller: Caller, run_id: str, seq: int | None) -> dict[str, 
 
 async def _save_document(caller: Caller, run_id: str, name: str, document: dict[str, Any]) -> Reply:
     settings = read_settings()
-    lasts = settings.checkpoint_ttl
     seq = int(document["checkpoint_id"].rpartition("@")[2])
-    document = {**document, "ttl": TypeAdapter(timedelta).dump_python(lasts, mode="json")}
+    lasts = parse_kept(settings.retention)
+    document = {**document, "ttl": TypeAdapter(timedelta | None).dump_python(lasts, mode="json")}
     size = len(canonical_json(document))
     if size > LARGEST:
         raise WrongUse(f"the checkpoint of run {run_id} has {size} bytes, {LARGEST} at most")
@@ -315,7 +314,7 @@ async def _save_document(caller: Caller, run_id: str, name: str, document: dict[
     async with _open_checkpoints(_SAVED_WITHIN) as ledger:
         store = open_artifacts(settings, ledger)
         kept = await store.keep(caller.tenant, run_id, document, _SAVED_WITHIN)
-        saved, surplus = await ledger.transact(
+        saved = await ledger.transact(
             caller.tenant,
             checkpoints.save_checkpoint,
             run_id,
@@ -324,24 +323,16 @@ async def _save_document(caller: Caller, run_id: str, name: str, document: dict[
             seq=seq,
             size=size,
             saved_by=caller.settings.user,
-            ttl=lasts,
-            most=settings.checkpoints_kept,
-            grace=settings.retention_grace,
         )
-    lines = [
-        f"Saved {name}: run {run_id} at event {seq}, kept until {shown_time(saved.expires_at)}"
-    ]
-    if surplus:
-        kept_of_each = counted(settings.checkpoints_kept, "checkpoint")
-        lines.append(f"Hidden {', '.join(surplus)}: of a run {kept_of_each} are shown")
-    return Reply(CheckpointSaved(run_id=run_id, saved=saved, hidden=surplus), lines)
+    line = f"Saved {name}: run {run_id} at event {seq}"
+    return Reply(CheckpointSaved(run_id=run_id, saved=saved), line)
 
 
 async def _list_saved(caller: Caller, run_id: str) -> Reply:
     async with _open_checkpoints() as ledger:
         await ledger.transact(caller.tenant, reads.require_run, run_id)
         found = await ledger.transact(caller.tenant, checkpoints.list_checkpoints, run_id)
-    columns = ("name", "event", "saved", "by", "kept until", "bytes")
+    columns = ("name", "event", "saved", "by", "bytes")
     return Reply(
         CheckpointList(run_id=run_id, checkpoints=found),
         table_or(
@@ -351,8 +342,7 @@ async def _list_saved(caller: Caller, run_id: str) -> Reply:
 
 
 def _row_of(one: SavedCheckpoint) -> list[str]:
-    times = shown_time(one.saved_at), one.saved_by, shown_time(one.expires_at)
-    return [one.name, str(one.seq), *times, str(one.bytes)]
+    return [one.name, str(one.seq), shown_time(one.saved_at), one.saved_by, str(one.bytes)]
 
 
 async def _read_saved(caller: Caller, run_id: str, name: str) -> dict[str, Any]:

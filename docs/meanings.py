@@ -151,10 +151,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "run.barred": "No call of the run may be claimed any more.",
     "run.cancelled": "The run has ended as cancelled.",
     "run.completed": "The run has ended well.",
-    "run.deleted": "The run is being deleted: nothing takes that back.",
     "run.failed": "The run has failed, and has undone what it could.",
-    "run.held": "Somebody keeps the run from being hidden and deleted.",
-    "run.hidden": "The run is hidden, and deleted after `until_ms`.",
+    "run.held": "Somebody keeps the run from being deleted.",
     "run.marked_foreign": (
         "The run has got content from outside, by the tool of a step, or from another run."
     ),
@@ -233,6 +231,7 @@ TABLES: Final[Mapping[str, str]] = {
     "drafts": "One artifact that a step writes part by part, until it is one; `tail` is sealed.",
     "deputies": "Whose votes count in somebody's place, for which calls, and until when.",
     "effects": "One effect: the ledger entry of a key and generation.",
+    "deletions": "A run that is being deleted, or is.",
     "epochs": "One restore of the ledger, until what it has forgotten is settled.",
     "events": "One event of a run's hash chain; what people have said in `body` is sealed.",
     "grants": "One role or permission of a principal.",
@@ -253,7 +252,6 @@ TABLES: Final[Mapping[str, str]] = {
     "run_keys": "The key of one run and its child runs, wrapped by a key-encryption key.",
     "replays": "One run that relies on an effect which another run has made.",
     "retention_rounds": "When a tenant's rounds of retention were.",
-    "retentions": "A run that is hidden, going or deleted.",
     "runs": "One run.",
     "standing_approvals": "One vote given in advance.",
     "standing_uses": "One call that a standing approval has voted for.",

@@ -13,10 +13,8 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import yaml
 
@@ -24,15 +22,9 @@ from surehand.workflows.canonical_json import LOST_DIGITS, loses_digits
 
 
 def replace_whole(file: Path, text: str, *, mode: int | None = None) -> None:
-    with replacing(file, mode=mode) as written:
-        written.write(text.encode())
+    """Write a file: whoever reads it meanwhile finds all of it, old or new.
 
-
-@contextmanager
-def replacing(file: Path, *, mode: int | None = None, new: bool = False) -> Iterator[BinaryIO]:
-    """Write a file part by part: whoever reads it meanwhile finds all of it, old or new.
-
-    Without a mode, whoever may read it already still may. ``new``: nothing is written over.
+    Without a mode, whoever may read it already still may.
     """
     fresh = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     if mode is None and file.exists():
@@ -43,14 +35,10 @@ def replacing(file: Path, *, mode: int | None = None, new: bool = False) -> Iter
         with os.fdopen(descriptor, "wb") as written:
             if mode is not None:
                 os.fchmod(descriptor, mode)
-            yield written
+            written.write(text.encode())
             written.flush()
             os.fsync(descriptor)
-        if new:
-            os.link(fresh, file)
-            fresh.unlink()
-        else:
-            os.replace(fresh, file)
+        os.replace(fresh, file)
         to_disk(file.parent)
     except BaseException:
         fresh.unlink(missing_ok=True)
@@ -61,13 +49,6 @@ def stamp_of(file: Path) -> tuple[int, ...]:
     """Return what differs once a file has changed."""
     found = os.stat(file)
     return found.st_mtime_ns, found.st_ino, found.st_size
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it if they are missing, so that they outlive a power cut."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    to_disk(*(one.parent for one in missing))
 
 
 def to_disk(*places: Path) -> None:

@@ -24,7 +24,7 @@ from surehand.activities.ledger.approvals.waiting import measure_waiting
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
 from surehand.activities.ledger.effects.epochs import current_epoch
 from surehand.activities.ledger.halts import SCOPES, count_halts
-from surehand.activities.ledger.retention.hiding import LastRound, read_last_round
+from surehand.activities.ledger.runs.deletion import LastRound, read_last_round
 from surehand.activities.worker.telemetry import AddressError, Metrics
 from surehand.workflows.identity import DEFAULT_TENANT, tenant_of_run, tenant_problem
 from surehand.workflows.ports import IS_RUN, TENANT

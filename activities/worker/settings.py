@@ -31,7 +31,7 @@ from pydantic import (
 )
 
 from surehand.activities.ledger.core.engine import passwords_of
-from surehand.activities.ledger.retention.hiding import parse_kept
+from surehand.activities.ledger.runs.deletion import parse_kept
 from surehand.activities.tools.failures import Retries
 from surehand.activities.worker.crash_points import Crash
 from surehand.process.settings import (
@@ -192,15 +192,9 @@ class Settings(BaseModel):
     """No retry of an undo begins later than this after its first call, or after an answer."""
     checkpoint_every: Duration = CHECKPOINT_EVERY
     """How often the progress of a long call goes into the ledger."""
-    checkpoint_ttl: Duration = timedelta(days=7)
-    """How long a checkpoint that was saved under a name is shown, before `retention` hides it."""
-    checkpoints_kept: int = Field(default=10, ge=1)
-    """Most checkpoints of a run that are shown; a further one hides the oldest."""
     retention: str = ""
-    """How long `retention` keeps a run after its end, before it hides the run, such as ``365d``;
-    empty: no run is deleted."""
-    retention_grace: Duration = timedelta(days=7)
-    """How long a hidden run or checkpoint can be shown again, before `retention` deletes it."""
+    """How long a run is kept after its end, before `retention` deletes it, such as ``365d``; empty:
+    no run is deleted."""
     graceful_shutdown: Duration = timedelta(seconds=20)
     """How long calls under way may take to end after SIGTERM."""
     max_cached_workflows: int = Field(default=500, ge=0)
@@ -311,7 +305,7 @@ class Settings(BaseModel):
             compensation_limit=self.compensation_limit,
         )
 
-    @field_validator("lease", "checkpoint_every", "checkpoint_ttl")
+    @field_validator("lease", "checkpoint_every")
     @classmethod
     def _some_pause(cls, value: timedelta) -> timedelta:
         if value < timedelta(seconds=1):

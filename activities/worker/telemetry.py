@@ -29,7 +29,7 @@ from temporalio.runtime import (
     TelemetryFilter,
 )
 
-from surehand.activities.ledger.retention.hiding import LastRound
+from surehand.activities.ledger.runs.deletion import LastRound
 from surehand.activities.worker.settings import SettingsError
 from surehand.process.settings import PREFIX
 from surehand.workflows.canonical_json import digest

@@ -395,9 +395,7 @@ async def show_own_decisions(ledger: Ledger, tenant: str, request: Request, me: 
 
 def _describe_decision(row: Mapping[str, Any]) -> dict[str, Any]:
     description = row["description"] or f"{row['tool']} (what the call says cannot be read here)"
-    if row["hidden"]:
-        description = "Its run was hidden or deleted, because it has been kept for long enough."
-    elif row["tool"] is None:
+    if row["tool"] is None:
         description = "A request that was never made"
     return {
         **row,

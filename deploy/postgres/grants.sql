@@ -35,27 +35,25 @@ GRANT INSERT (tenant_id, halt_id, tool, run_id, undo_too, reason, halted_by, hal
 REVOKE INSERT, UPDATE ON epochs FROM surehand_worker;
 -- And of which cell it is.
 REVOKE INSERT, UPDATE ON tenants FROM surehand_worker;
--- A saved checkpoint is never rewritten. It is hidden if it makes room. Emptying it is the owner's.
+-- A saved checkpoint is never rewritten. Emptying it is the owner's.
 REVOKE UPDATE ON checkpoints FROM surehand_worker;
-GRANT UPDATE (hidden_ms, delete_after_ms) ON checkpoints TO surehand_worker;
 -- Workers make the keys of runs and read them. Wrapping them anew and erasing them is the owner's.
 REVOKE UPDATE ON run_keys FROM surehand_worker;
 -- Only migrations say which migration the database is at.
 REVOKE INSERT, UPDATE ON alembic_version FROM surehand_worker;
--- What is hidden and deleted is retention's to say.
-REVOKE INSERT, UPDATE ON retentions, retention_rounds, holds FROM surehand_worker;
+-- What is held and deleted is retention's to say.
+REVOKE INSERT, UPDATE ON deletions, retention_rounds, holds FROM surehand_worker;
 
--- What retention may: it hides and holds runs, and deletes what goes, which triggers look after.
+-- What retention may: it holds runs, and deletes what goes, which triggers look after.
 REVOKE ALL ON ALL TABLES IN SCHEMA public FROM surehand_retention;
 GRANT USAGE ON SCHEMA public TO surehand_retention;
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO surehand_retention;
-GRANT INSERT, UPDATE, DELETE ON retentions TO surehand_retention;
-GRANT UPDATE (hidden_ms, delete_after_ms) ON checkpoints TO surehand_retention;
+GRANT INSERT, UPDATE ON deletions TO surehand_retention;
 GRANT INSERT, UPDATE ON retention_rounds TO surehand_retention;
 GRANT INSERT, DELETE ON holds TO surehand_retention;
 GRANT DELETE ON artifacts, checkpoints, decisions, drafts, events, interventions, notifications,
     plans, replays, steerings, steps TO surehand_retention;
--- What it does is in the chain, and nothing of a run that goes is claimed any more.
+-- Who holds a run is in its chain, and nothing of a run that goes is claimed any more.
 GRANT INSERT ON events, bars TO surehand_retention;
 GRANT UPDATE (seq, head, input, error) ON runs TO surehand_retention;
 -- What stays is emptied.

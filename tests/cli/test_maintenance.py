@@ -19,7 +19,6 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 
-from surehand.cli.audit import AuditReport
 from surehand.cli.retention import RetentionReport
 from surehand.workflows.identity import unwind_id
 from tests.cli.starter import Run, Starter, Verbs
@@ -117,7 +116,7 @@ def test_the_reapers_schedule_changes(verbs: Verbs, settings: dict[str, str], te
     assert asyncio.run(interval()) == 7200
 
 
-NOW = {"SUREHAND_RETENTION": "0s", "SUREHAND_RETENTION_GRACE": "0s"}
+NOW = {"SUREHAND_RETENTION": "0s"}
 
 
 def forget(settings: dict[str, str], run_id: str) -> None:
@@ -142,74 +141,40 @@ def forget(settings: dict[str, str], run_id: str) -> None:
     asyncio.run(ask())
 
 
-def content_is_proven(verbs: Verbs, run: Run, file: Path, key: Path) -> None:
-    """By its signature alone, in each byte."""
-    proven = verbs("audit", run.name, "--file", str(file), "--signer", f"{key}.pub", "--json")
-    report = AuditReport.model_validate(proven.document())
-    assert (proven.code, report.run_id, report.events) == (0, run.name, 0)
-    assert report.content is not None and report.content.startswith("runs: ")
-    assert report.signature is not None and report.signature.verified
-    unnamed = verbs("audit", "--file", str(file))
-    assert f"Run {run.name}, runs: " in unnamed.out and "NOT verified" in unnamed.out
-    assert verbs("audit", "another-run", "--file", str(file)).code == 3
-    lines = file.read_text().splitlines(keepends=True)
-    for changed in (lines[:-2] + lines[-1:], lines[:-1], lines[1:]):
-        forged = file.with_name("forged.jsonl")
-        forged.write_text("".join(changed))
-        refused = verbs("audit", "--file", str(forged), "--signer", f"{key}.pub")
-        assert refused.code == 3, refused.out
-        assert refused.out.startswith(f"BROKEN at {forged}: ")
-
-
 @pytest.mark.full
 def test_a_deleted_run_is_proven_by_its_export_and_protects_its_effects(
     verbs: Verbs, new_run: NewRun, settings: dict[str, str], shop: ShopProcess, tmp_path: Path
 ) -> None:
-    run, exports = new_run(), tmp_path / "exports"
+    run, file = new_run(), tmp_path / "run.jsonl"
     verbs.approve(run.name)
     assert verbs(*run.start, "--wait").code == 0
     made = shop.counts(run.order)
     key = tmp_path / "rita.pem"
     assert verbs("principal", "keygen", str(key)).code == 0
-    signed = ("--export", str(exports), "--key", str(key))
+    assert verbs("events", run.name, "--export", str(file), "--key", str(key)).code == 0
 
     kept = verbs("retention", "--json", **NOW)
     forget(settings, run.name)
     look = verbs("retention", "--json", **NOW)
-    bare = verbs("retention", "--apply", **NOW)
     assert [
         one.why
         for one in RetentionReport.model_validate(kept.document()).round.kept
         if one.run_id == run.name
     ] == [f"Temporal has the history of {run.name} until its own retention is over"]
     report = RetentionReport.model_validate(look.document())
-    assert run.name in [one.run_id for one in report.round.hidden] and not report.applied
-    assert (bare.code, "--no-export" in bare.line()) == (2, True)
-    grace = {"SUREHAND_RETENTION": "0s", "SUREHAND_RETENTION_GRACE": "1h"}
-    assert verbs("retention", "--apply", *signed, **grace).code == 0
+    assert run.name in report.round.deleted and not report.applied
+    assert verbs("effects", run.name).code == 0
+
+    done = verbs("retention", "--apply", "--json", **NOW)
+
+    assert run.name in RetentionReport.model_validate(done.document()).round.deleted
     for verb in ("effects", "events", "artifacts", "interventions", "notifications"):
         ended = verbs(verb, run.name)
-        assert ended.code == 2 and f"run {run.name} is hidden since" in ended.line()
-    assert "the chain holds" in verbs("audit", run.name).out
-    assert verbs("retention", "--keep", run.name, "--reason", "look").code == 0
-    assert verbs("effects", run.name).code == 0
-    assert verbs("retention", "--release", run.name).code == 0
-
-    done = verbs("retention", "--apply", "--json", *signed, **NOW)
-
-    report = RetentionReport.model_validate(done.document())
-    [part] = [one for one in report.round.deleted if one.run_id == run.name]
-    assert list(part.exports) == [
-        str(exports / f"{run.name}.jsonl"),
-        str(exports / f"{run.name}+runs.jsonl"),
-    ]
-    content_is_proven(verbs, run, Path(part.exports[1]), key)
-    told = verbs("audit", run.name).out
-    assert f"Run {run.name} was deleted by ana on " in told and part.exports[0] in told
-    proven = verbs("audit", run.name, "--file", part.exports[0], "--signer", f"{key}.pub", "--json")
+        assert ended.code == 2 and f"run {run.name} was deleted by ana on" in ended.line()
+    assert f"Run {run.name} was deleted by ana on " in verbs("audit", run.name).out
+    proven = verbs("audit", run.name, "--file", str(file), "--signer", f"{key}.pub", "--json")
     assert proven.code == 0
     assert proven.document()["compared_with"].startswith("the head in the ledger's row of the run")
-    file = Path(part.exports[0])
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:-2]))
     assert verbs("audit", run.name, "--file", str(file)).code == 3
 
@@ -228,7 +193,7 @@ def test_what_serves_ends_by_a_signal_between_two_rounds(
 ) -> None:
     starter = Starter({**settings, "SUREHAND_RETENTION": "9999d"}, tmp_path)
 
-    with starter.popen("retention", "--every", "1h", "--no-export", "--json") as process:
+    with starter.popen("retention", "--every", "1h", "--json") as process:
         assert process.stdout is not None
         assert '"applied": true' in process.stdout.readline()
         process.send_signal(signal.SIGTERM)
@@ -240,8 +205,6 @@ def test_what_serves_ends_by_a_signal_between_two_rounds(
     ("arguments", "setting", "why"),
     [
         (("--apply", "--keep", "r"), "", "name one"),
-        (("--export", "d"), "", "--export and --no-export are for --apply and --every"),
-        (("--apply", "--export", "d"), "1d", "exports are signed: name your key"),
         ((), "soon", "'soon' is no duration such as 12h or 365d"),
         (("--release", "nobody-has-it"), "", "run not found: nobody-has-it"),
     ],
@@ -255,11 +218,11 @@ def test_what_cannot_be_meant_is_refused_in_one_line(
     assert why in ended.line()
 
 
-def test_nothing_is_hidden_where_nothing_is_set(verbs: Verbs) -> None:
+def test_nothing_is_deleted_where_nothing_is_set(verbs: Verbs) -> None:
     ended = verbs("retention")
 
     assert ended.code == 0
-    assert "SUREHAND_RETENTION is not set: nothing is hidden, and nothing deleted" in ended.out
+    assert "SUREHAND_RETENTION is not set: no run is deleted" in ended.out
 
 
 #: Another process in the middle of a write transaction.

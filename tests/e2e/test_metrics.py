@@ -17,7 +17,7 @@ from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 
 from surehand.activities.ledger.halts import halt_calls
 from surehand.activities.ledger.history.stats import StatsScope, read_stats
-from surehand.activities.ledger.retention import hiding
+from surehand.activities.ledger.runs import deletion
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.docs.test_alerts import metrics_asked_for, whole
@@ -63,8 +63,8 @@ async def test_a_recovery_shows_at_endpoint_and_ledger(stage: Stage, order_id: s
     run = await stage.die_at("payments.refund:after_call", refund_plan(order_id), approve=True)
     with stage.ledger.transaction(DEFAULT_TENANT) as tx:
         halt_calls(tx, "oscar", "it pays twice", "another.tool")
-        hiding.record_round(tx, failed=True)
-        hiding.record_round(tx, failed=False)
+        deletion.record_round(tx, failed=True)
+        deletion.record_round(tx, failed=False)
     with stage.worker(metrics=address) as worker:
         result = await run.result()
         worker.wait_ready()

@@ -61,8 +61,8 @@ _VALID: dict[Table, dict[str, Any]] = {
         "attempts": 0, "written_ms": 1,
     },
     checkpoints: {
-        "run_id": RUN, "number": 1, "name": "c", "seq": 0, "document": {}, "bytes": 2,
-        "saved_by": "ada", "saved_ms": 1, "expires_ms": 2,
+        "run_id": RUN, "name": "c", "seq": 0, "document": {}, "bytes": 2,
+        "saved_by": "ada", "saved_ms": 1,
     },
     drafts: {
         "run_id": RUN, "step_id": "s", "number": 1, "params_hash": _HASH, "bytes": 0, "parts": [],

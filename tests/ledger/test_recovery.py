@@ -21,7 +21,7 @@ from surehand.activities.ledger.history.recordings import (
 )
 from surehand.activities.ledger.history.run_display import _RECOVERY, read_recovery, read_run_view
 from surehand.activities.ledger.runs import checkpoints, lifecycle
-from surehand.activities.ledger.runs.checkpoints import CheckpointError, SavedCheckpoint
+from surehand.activities.ledger.runs.checkpoints import CheckpointError
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Asked, Claimed, Committed, Doubtful, Entry
 from surehand.activities.tools.tool import Dedupes, Found, Tool
@@ -260,54 +260,22 @@ def test_each_proof_on_which_a_call_is_made_again_is_told() -> None:
     assert repeated == set(_RECOVERY["effect.reconciled"])
 
 
-WEEK = timedelta(days=7)
-OVER = WEEK + timedelta(seconds=1)
-
-
-def save(
-    scene: Scene, name: str, document: Any = None, *, run_id: str = RUN, after: timedelta = NOW
-) -> list[str]:
-    """Save a checkpoint; returns the names of those that made room."""
-    kept = document if isinstance(document, Kept) else Kept(document or {"run_id": run_id})
+def save(scene: Scene, name: str, document: Any = None, *, after: timedelta = NOW) -> None:
     with scene.tx(after) as tx:
-        _, removed = checkpoints.save_checkpoint(
-            tx, run_id, name, kept, seq=3, size=10, saved_by="ann", ttl=WEEK, most=10, grace=WEEK
-        )
-    return removed
+        kept = Kept(document or {"run_id": RUN})
+        checkpoints.save_checkpoint(tx, RUN, name, kept, seq=3, size=10, saved_by="ann")
 
 
-def names(scene: Scene, after: timedelta = NOW) -> list[str]:
-    with scene.tx(after) as tx:
-        return [one.name for one in checkpoints.list_checkpoints(tx, RUN)]
-
-
-def named(scene: Scene, name: str, after: timedelta = NOW) -> SavedCheckpoint:
-    with scene.tx(after) as tx:
-        return checkpoints.find_checkpoint(tx, RUN, name)
-
-
-def test_what_was_saved_is_found_by_its_name(scene: Scene) -> None:
+def test_what_was_saved_is_found_by_its_name(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     save(scene, "before", {"plan_version": 1})
-    save(scene, "after", {"plan_version": 2})
+    save(scene, "after", {"plan_version": 2}, after=timedelta(seconds=1))
 
-    found = named(scene, "before")
-
+    with scene.tx() as tx:
+        found = checkpoints.find_checkpoint(tx, RUN, "before")
+        assert [one.name for one in checkpoints.list_checkpoints(tx, RUN)] == ["after", "before"]
+        with pytest.raises(CheckpointError, match="no checkpoint x; it has: after, before"):
+            checkpoints.find_checkpoint(tx, RUN, "x")
     assert (found.document, found.seq, found.saved_by) == ({"plan_version": 1}, 3, "ann")
-    assert found.expires_at - found.saved_at == WEEK
-    assert names(scene) == ["after", "before"]
-    with pytest.raises(CheckpointError, match="no checkpoint x; it has: after, before"):
-        named(scene, "x")
-
-
-def test_one_whose_time_is_over_leaves_its_name_and_its_place_to_the_next(scene: Scene) -> None:
-    save(scene, "old", {"run_id": RUN})
-    save(scene, "young", after=WEEK - timedelta(days=1))
-
-    assert save(scene, "old", after=OVER) == []
-
-    assert names(scene, OVER) == ["old", "young"]
-    assert [row["hidden_ms"] is None for row in scene.rows(checkpoints.checkpoints)] == [
-        False,
-        True,
-        True,
-    ]
+    monkeypatch.setattr(checkpoints, "MOST", 2)
+    with pytest.raises(CheckpointError, match="has 2 checkpoints, and can have no more"):
+        save(scene, "third")

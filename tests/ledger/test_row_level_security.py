@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
@@ -16,8 +16,7 @@ from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import ALL
 from surehand.activities.ledger.halts import LiftPolicy, halt_calls
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.retention import hiding
-from surehand.activities.ledger.runs import keys, lifecycle, steering
+from surehand.activities.ledger.runs import deletion, keys, lifecycle, steering
 from surehand.activities.ledger.runs.keys import add_tenant
 from surehand.activities.ledger.steps import artifacts
 from surehand.process.ciphers import Wrapped
@@ -47,7 +46,7 @@ PEOPLE = [
     "deputies",
     "quotas",
     "standing_approvals",
-    "retentions",
+    "deletions",
     "retention_rounds",
     "holds",
     "tenants",
@@ -101,7 +100,7 @@ async def scenes(worker_ledger: Ledger, postgres_database: Database) -> tuple[Sc
             principals.add_key(tx, "ann", f"key-{scene.tenant}", SOMEBODYS_KEY, "root")
         granted(scene, "ann")
         ask(scene, step_id="standing")
-        hidden_and_held(scene, postgres_database)
+        deleted_and_held(scene, postgres_database)
         with scene.tx() as tx:
             limits.count_uses(tx, [use("1")], "ef-1")
             made = halt_calls(tx, "ann", "it pays twice", tool="mail.send")
@@ -112,8 +111,8 @@ async def scenes(worker_ledger: Ledger, postgres_database: Database) -> tuple[Sc
     return found[0], found[1]
 
 
-def hidden_and_held(scene: Scene, database: Database) -> None:
-    """A run that is hidden, and one that somebody keeps, by the role of the retention."""
+def deleted_and_held(scene: Scene, database: Database) -> None:
+    """A run that is going, and one that somebody keeps, by the role of the retention."""
     scene.open_run("old")
     with scene.tx() as tx:
         asked = CloseRun(tenant=scene.tenant, run_id="old", state=RunState.COMPLETED)
@@ -121,9 +120,9 @@ def hidden_and_held(scene: Scene, database: Database) -> None:
     url = make_url(database.url).set(username=RETENTION)
     retention = Ledger(make_engine(url.render_as_string(hide_password=False)))
     with retention.transaction(scene.tenant) as tx:
-        assert hiding.hide_run(tx, "old", by="rita", grace=timedelta(days=1)) is None
-        hiding.hold_run(tx, OTHER_RUN, by="rita", reason="")
-        hiding.record_round(tx, failed=False)
+        assert deletion.begin_deletion(tx, "old", by="rita") == ["old"]
+        deletion.hold_run(tx, OTHER_RUN, by="rita", reason="")
+        deletion.record_round(tx, failed=False)
     retention.close()
 
 

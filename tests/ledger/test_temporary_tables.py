@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.migrate import weak_guards
 from surehand.activities.ledger.core.store import Ledger, open_ledger
-from surehand.activities.ledger.core.tables import decisions, effects, events, retentions, steps
-from surehand.activities.ledger.retention import hiding
+from surehand.activities.ledger.core.tables import decisions, deletions, effects, events, steps
+from surehand.activities.ledger.runs import deletion
 from surehand.activities.ledger.steps.entries import Committed
 from tests.cli.starter import Starter
 from tests.ledger.databases import Database
@@ -65,7 +65,7 @@ def test_functions_look_among_temporary_tables_last(postgres_database: Database)
         ).all()
     engine.dispose()
 
-    assert {"refuse_change", "retentions_going"} <= {one.proname for one in found}
+    assert {"refuse_change", "deletions_begun"} <= {one.proname for one in found}
     wrong = [one for one in found if one.proconfig != ["search_path=public, pg_temp"]]
     assert wrong == []
 
@@ -83,7 +83,7 @@ def test_owners_alone_make_such_tables(postgres_database: Database, role: str, w
 def test_a_namesake_deletes_no_open_or_held_run(scene: Scene, keeper: Ledger, table: Table) -> None:
     scene.committed(scene.approved(scene.call()))
     with keeper.transaction(scene.tenant) as tx:
-        hiding.hold_run(tx, RUN, by="lena", reason="legal hold")
+        deletion.hold_run(tx, RUN, by="lena", reason="legal hold")
     before = scene.rows(table)
     assert before
 
@@ -91,8 +91,8 @@ def test_a_namesake_deletes_no_open_or_held_run(scene: Scene, keeper: Ledger, ta
     with refused, keeper.transaction(scene.tenant) as tx:
         tx.connection.execute(
             text(
-                "CREATE TEMP TABLE retentions AS SELECT tenant_id, run_id,"
-                " 1::bigint AS going_ms, NULL::bigint AS deleted_ms FROM public.runs"
+                "CREATE TEMP TABLE deletions AS SELECT tenant_id, run_id,"
+                " NULL::bigint AS deleted_ms FROM public.runs"
             )
         )
         tx.connection.execute(text(FIRST))
@@ -102,20 +102,20 @@ def test_a_namesake_deletes_no_open_or_held_run(scene: Scene, keeper: Ledger, ta
 
 
 def test_a_tables_namesake_lets_no_run_that_is_open_go(scene: Scene, keeper: Ledger) -> None:
-    refused = pytest.raises(DBAPIError, match="only what has ended is hidden")
+    refused = pytest.raises(DBAPIError, match="only what has ended is deleted")
     with refused, keeper.transaction(scene.tenant) as tx:
         namesake = "runs AS SELECT tenant_id, run_id, 1::bigint AS closed_ms FROM public.runs"
         tx.connection.execute(text(f"CREATE TEMP TABLE {namesake}"))
         tx.connection.execute(text(FIRST))
         tx.connection.execute(
             text(
-                "INSERT INTO public.retentions (tenant_id, run_id, hidden_ms, hidden_by,"
-                " delete_after_ms) VALUES (:tenant, :run, :now, 'somebody', :now)"
+                "INSERT INTO public.deletions (tenant_id, run_id, begun_ms, begun_by)"
+                " VALUES (:tenant, :run, :now, 'somebody')"
             ),
             {"tenant": scene.tenant, "run": RUN, "now": tx.now_ms},
         )
 
-    assert scene.rows(retentions) == []
+    assert scene.rows(deletions) == []
 
 
 @pytest.mark.guarantee("G1")

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,17 +22,15 @@ from surehand.activities.ledger.approvals.waiting import (
     list_own_decisions,
     list_waiting,
 )
-from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals
 from surehand.activities.ledger.history.run_display import read_approval, read_progress
-from surehand.activities.ledger.retention.hiding import Policy
 from surehand.activities.ledger.steps import foreign
 from surehand.workflows.contracts.approvals import DecisionOutcome
 from surehand.workflows.contracts.base import ForeignContent
 from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import administration
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
-from tests.ledger.test_retention import office_of
 
 MANAGER = Requirement(roles=("manager",))
 LAWYER = Requirement(roles=("lawyer", "manager"))
@@ -302,18 +299,6 @@ def test_a_decision_that_does_not_count_is_listed_as_such(scene: Scene) -> None:
         newest, first = list_own_decisions(tx, "ann", most=5).rows
     assert (first["verdict"], newest["outcome"]) == ("accepted", "reject")
     assert newest["verdict"] != "accepted"
-
-
-async def test_a_hidden_run_shows_nothing(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
-    decided(scene, 1)
-    office = office_of(scene, keeper, tmp_path)
-    scene.end()
-    await office.round(Policy(timedelta(0), grace=timedelta(days=1)))
-
-    with scene.tx() as tx:
-        [row] = list_own_decisions(tx, "ann", most=5).rows
-    assert row["hidden"]
-    assert (row["description"], row["reason"], row["message"]) == (None, None, None)
 
 
 def test_each_page_reads_a_stretch_of_an_index_and_sorts_nothing(scene: Scene) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from surehand.activities.artifacts import ArtifactsMisconfigured, ArtifactStore, ArtifactUnavailable
 from surehand.activities.ledger.core.store import Ledger, TenantInvalid
-from surehand.process import blobs, files
+from surehand.process import blobs
 from surehand.workflows.contracts.base import ARTIFACT, Artifact
 from surehand.workflows.payload_codec import StoreUnavailable
 from tests.ledger.scene import LARGEST_INLINE
@@ -78,17 +78,6 @@ async def test_a_file_goes_to_disk_with_each_folder_that_leads_to_it(
     expected = {file, *(one for one in file.parents if one.is_relative_to(root))}
     assert len(expected) > 2
     assert expected <= set(synced)
-
-
-def test_new_folders_are_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[Path] = []
-    monkeypatch.setattr(files, "to_disk", lambda *places: synced.extend(places))
-
-    files.make_folder(tmp_path / "a" / "b")
-    assert set(synced) == {tmp_path, tmp_path / "a"}
-    synced.clear()
-    files.make_folder(tmp_path / "a" / "b")
-    assert not synced
 
 
 async def test_the_path_in_a_reference_is_never_followed(ledger: Ledger, tmp_path: Path) -> None:

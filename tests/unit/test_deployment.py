@@ -32,7 +32,6 @@ NOT_HANDED_ON: Final = {
     "graceful_shutdown": "the container's stop_grace_period goes with it",
     "fsync_off": "for tests",
     "retention": "of `retention`, which has a role of its own, and no worker",
-    "retention_grace": "the same",
     "cells": "the file is one cell",
     "cell": "the same",
     "crash_at": "for drills",
@@ -92,7 +91,7 @@ def test_what_deletes_has_its_own_role_and_none_of_the_workers_secrets() -> None
 
     assert "//surehand_retention:${LEDGER_RETENTION_PASSWORD" in own["database_url"]
     assert own["artifacts"] == environment()["artifacts"]
-    assert set(own) - set(environment()) == {"retention", "retention_grace", "tenant"}
+    assert set(own) - set(environment()) == {"retention", "tenant"}
     assert "key_encryption_keys" not in own
 
 

@@ -22,8 +22,8 @@ PARTICIPLES: Final = {
 }  # fmt: skip
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
-    "modules": 188,
-    "lines": 64_580,
+    "modules": 187,
+    "lines": 63_740,
     "one-word functions, per mille": 304,
     "participles, per mille": 45,
     "class names defined twice": 7,

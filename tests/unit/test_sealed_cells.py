@@ -20,9 +20,8 @@ from surehand.activities.ledger.effects.reconcile import settle_intervention
 from surehand.activities.ledger.history.audit import find_erasure, verify_chain
 from surehand.activities.ledger.history.reads import chain_of, interventions_of
 from surehand.activities.ledger.history.run_display import read_open_doubts
-from surehand.activities.ledger.retention.deletion import content_of
-from surehand.activities.ledger.retention.hiding import hold_run
 from surehand.activities.ledger.runs import lifecycle
+from surehand.activities.ledger.runs.deletion import hold_run
 from surehand.activities.ledger.runs.keys import NotErasable, erase_run
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
@@ -237,24 +236,6 @@ async def test_nobody_guesses_an_erased_runs_params(sealed: Ledger) -> None:
     # The tenant's key is still there: so the guess can be made, and meets nothing.
     assert before == [known_by[0]] == [hashes.of_identity(TENANT, "pay", INPUT)[0]]
     assert await sealed.transact(TENANT, kept) == [NO_IDENTITY]
-
-
-async def test_an_export_needs_no_key(sealed: Ledger, ledger_url: str) -> None:
-    request = replace(call(TENANT, params=INPUT), identity_hash="sha256:by-the-tenants-key")
-    await sealed.transact(TENANT, committed, request)
-
-    def step(tx: Transaction) -> None:
-        values = {"step_id": "s", "attempt": 1, "tool": "t", "state": "succeeded"}
-        tx.execute(insert_row(steps, run_id=RUN, **values, input=INPUT, output=INPUT))
-
-    await sealed.transact(TENANT, step)
-    async with open_ledger(ledger_url) as without_keys:
-        found = await without_keys.transact(TENANT, content_of, RUN, "runs")
-    await erased(sealed)
-
-    exported = b"".join(found.lines).decode()
-    assert "$sealed" in exported
-    assert MARKER not in exported and "by-the-tenants-key" not in exported
 
 
 async def test_the_key_of_an_erased_runs_effect_makes_no_second_one(sealed: Ledger) -> None:

@@ -86,8 +86,7 @@ def test_a_setting_is_written_as_people_write_it(
         ({**GIVEN, "SUREHAND_TENANT": ".."}, ["SUREHAND_TENANT", "the first no '.' or '-'"]),
         ({**GIVEN, "SUREHAND_LEASE": "soon"}, ["SUREHAND_LEASE: must be a duration such as 90s"]),
         ({**GIVEN, "SUREHAND_RETRIES_TRANSIENT": "1s,x"}, ["TRANSIENT: must be a duration such"]),
-        ({**GIVEN, "SUREHAND_CHECKPOINTS_KEPT": "0"}, ["KEPT: must be greater than or equal to 1"]),
-        ({**GIVEN, "SUREHAND_CHECKPOINTS_KEPT": "all"}, ["KEPT: must be a whole number"]),
+        ({**GIVEN, "SUREHAND_LARGEST_INLINE": "all"}, ["INLINE: must be a whole number"]),
         (
             {**GIVEN, "SUREHAND_CRASH_AT": "payments.refund:later"},
             ["SUREHAND_CRASH_AT: 'payments.refund:later' is not tool:point", "after_claim"],

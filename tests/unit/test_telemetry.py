@@ -10,7 +10,7 @@ import pytest
 import yaml
 from temporalio.runtime import MetricBuffer, Runtime, TelemetryConfig
 
-from surehand.activities.ledger.retention.hiding import LastRound
+from surehand.activities.ledger.runs.deletion import LastRound
 from surehand.activities.worker.settings import SettingsError
 from surehand.activities.worker.telemetry import BUCKETS, Metrics, find_receiver, shown
 

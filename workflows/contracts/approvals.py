@@ -406,17 +406,6 @@ class ExportClaims(Signed):
     head: Text
 
 
-class ContentClaims(Signed):
-    """What of a run was deleted with a kind of its data; it stays true forever."""
-
-    typ: ClassVar[str] = "surehand-content+jws"
-
-    run_id: Text
-    kind: Text
-    content: Text
-    """Digest of all lines above the signature."""
-
-
 def host_of(origin: str) -> str | None:
     """Return the host of a page that can have passkeys, by its origin; ``None``: it is none."""
     found = _ORIGIN.fullmatch(origin)

@@ -460,7 +460,8 @@ class Checkpoint(Message):
     """When the query was answered, or the event was written."""
     created_by: str
     ttl: timedelta | None
-    """``None``: it lives as long as the run's history."""
+    """How long it is kept after its run's end, as `SUREHAND_RETENTION` said when it was saved;
+    ``None``: as long as its run, or the run's history."""
     plan_version: int
     current_steps: list[CurrentStep] | None
     """``None``: events do not tell it. So it is with others that can be ``None``."""

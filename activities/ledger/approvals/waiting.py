@@ -27,7 +27,6 @@ from surehand.activities.ledger.core.tables import (
     approvals,
     decisions,
     has_expired,
-    retentions,
     runs,
     soonest_open,
 )
@@ -366,19 +365,14 @@ def list_own_decisions(
 
 def _with_calls(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return decisions with the calls that they were on."""
-    shown, ids = approvals.c, {row["run_id"] for row in rows}
+    shown = approvals.c
     columns = (shown.approval_id, shown.run_id, shown.tool, shown.description)
     query = rows_of(approvals, *columns).where(
         shown.approval_id.in_({row["approval_id"] for row in rows})
     )
     calls = {row["approval_id"]: without_sealed(row) for row in tx.all(leave_sealed(tx, query))}
-    of_runs = rows_of(retentions, retentions.c.run_id)
-    hidden = {row["run_id"] for row in tx.all(of_runs.where(retentions.c.run_id.in_(ids)))}
     found = []
     for row in map(without_sealed, rows):
         call = calls.get(row["approval_id"], {})
-        told = {**row, "tool": call.get("tool"), "description": call.get("description")}
-        if row["run_id"] in hidden:
-            told |= dict.fromkeys(("tool", "description", "reason", "message"))
-        found.append({**told, "hidden": row["run_id"] in hidden})
+        found.append({**row, "tool": call.get("tool"), "description": call.get("description")})
     return found

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import JSON, Column, Dialect, MetaData, Table, Text
+from sqlalchemy import JSON, Dialect, Text
 from sqlalchemy.types import TypeDecorator
 
 from surehand.process.ciphers import RunKey
@@ -238,19 +238,6 @@ def sealed_body(of: Sealing, body: Mapping[str, Any], open_: frozenset[str]) -> 
         name: of.seal("events.body", value) if name in _OF_EVENTS and value not in open_ else value
         for name, value in body.items()
     }
-
-
-def as_stored(table: Table) -> Table:
-    """Return a table whose sealed cells are read and written as they are stored."""
-    columns = (
-        Column(
-            one.name,
-            one.type.impl_instance if isinstance(one.type, Sealed | SealedText) else one.type,
-            primary_key=one.primary_key,
-        )
-        for one in table.columns
-    )
-    return Table(table.name, MetaData(), *columns)
 
 
 def _written(column: str, value: Any) -> Any:

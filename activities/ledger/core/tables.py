@@ -92,13 +92,9 @@ def _one_of(column: str, values: tuple[str, ...]) -> str:
     return f"{column} IN ({', '.join(repr(value) for value in values)})"
 
 
-_SHOWN: Final = "hidden_ms IS NULL"
-
 checkpoints = _table_of_runs(
     "checkpoints",
-    # Counts the run's, from 1.
-    Column("number", Integer, primary_key=True),
-    Column("name", String(64), nullable=False),
+    Column("name", String(64), primary_key=True),
     # The run's newest event when the document was made.
     Column("seq", BigInteger, nullable=False),
     # As `checkpoint RUN` prints it, or a reference to an artifact; NULL: its run was erased.
@@ -106,18 +102,7 @@ checkpoints = _table_of_runs(
     Column("bytes", BigInteger, nullable=False),
     Column("saved_by", String(200), nullable=False),
     Column("saved_ms", BigInteger, nullable=False),
-    Column("expires_ms", BigInteger, nullable=False),
-    # When its time was over, or it made room for a newer one; and the end of its grace.
-    Column("hidden_ms", BigInteger),
-    Column("delete_after_ms", BigInteger),
-    _check("counts", "number >= 1 AND seq >= 0"),
-    _check("lives", "expires_ms > saved_ms"),
-    _check("hidden_for_a_grace", "(hidden_ms IS NULL) = (delete_after_ms IS NULL)"),
-    _check("grace", "delete_after_ms >= hidden_ms"),
-    _check("erased_is_hidden", "document IS NOT NULL OR hidden_ms IS NOT NULL"),
-    # A name is free again once its checkpoint is hidden.
-    _index("uq_checkpoints_name", "run_id", "name", unique=True, where=_SHOWN),
-    _index("ix_checkpoints_expires", "expires_ms", where=_SHOWN),
+    _check("counts", "seq >= 0"),
 )
 
 notifications = _table(
@@ -890,23 +875,14 @@ epochs = Table(
     _check("closed_whole", "(closed_ms IS NULL) = (closed_by IS NULL)"),
 )
 
-# Runs that are hidden, going, or deleted but for their tombstones.
-retentions = _table_of_runs(
-    "retentions",
-    Column("hidden_ms", BigInteger, nullable=False),
-    Column("hidden_by", String(200), nullable=False),
-    # The end of the grace, in which it may be taken back.
-    Column("delete_after_ms", BigInteger, nullable=False),
-    # From then on it cannot be: files may be gone.
-    Column("going_ms", BigInteger),
+# Runs that are going, or deleted but for their tombstones.
+deletions = _table_of_runs(
+    "deletions",
+    # From then on nobody takes it back: files may be gone.
+    Column("begun_ms", BigInteger, nullable=False),
+    Column("begun_by", String(200), nullable=False),
     Column("deleted_ms", BigInteger),
-    Column("deleted_by", String(200)),
-    # Where the run's events were exported to before they were deleted; NULL: nowhere.
-    Column("export", Text),
-    _check("grace", "delete_after_ms >= hidden_ms"),
-    _check("going_before_deleted", "deleted_ms IS NULL OR going_ms IS NOT NULL"),
-    _check("deleted_by_somebody", "(deleted_ms IS NULL) = (deleted_by IS NULL)"),
-    _index("ix_retentions_hidden", "delete_after_ms", where="deleted_ms IS NULL"),
+    _index("ix_deletions_going", "run_id", where="deleted_ms IS NULL"),
 )
 
 # What retention leaves alone, until it is released.

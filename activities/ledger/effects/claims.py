@@ -22,7 +22,7 @@ from surehand.activities.ledger.core.statements import (
     update_rows,
 )
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import bars, effects, retentions
+from surehand.activities.ledger.core.tables import bars, deletions, effects
 from surehand.activities.ledger.effects import epochs, interventions, outcomes
 from surehand.activities.ledger.effects.compensations import other_undo, still_remains
 from surehand.activities.ledger.effects.epochs import open_epoch
@@ -240,8 +240,7 @@ def _repeats_answer(entry: Entry, request: ClaimRequest) -> bool:
 
 def _loses_content(tx: Transaction, run_id: str) -> bool:
     """Return whether what a run has made is being deleted: nobody rests on it any more."""
-    going = rows_of(retentions, run_id=run_id).where(retentions.c.going_ms.is_not(None))
-    return tx.one(going) is not None
+    return tx.one(rows_of(deletions, run_id=run_id)) is not None
 
 
 def _epoch_that_forgot(

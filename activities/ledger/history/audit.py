@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from surehand.activities.ledger.approvals import standing
 from surehand.activities.ledger.approvals.votes import fold_name, is_vote_of
@@ -33,7 +33,6 @@ from surehand.workflows.canonical_json import NotCanonical
 from surehand.workflows.contracts.approvals import (
     Assurance,
     ExportClaims,
-    Signed,
     audience,
     standing_label,
 )
@@ -465,7 +464,6 @@ def _why_not_given(tx: Transaction, row: Mapping[str, Any], asked: Assurance) ->
     return None if standing.is_within(tx, found) else "more was used than was granted"
 
 
-S = TypeVar("S", bound=Signed)
 #: The one field of the last line.
 _SIGNATURE: Final = "signature"
 #: Of the year 9999: what follows is no date.
@@ -489,9 +487,11 @@ def read_export(text: str) -> tuple[list[dict[str, Any]], str | None]:
     return read_lines(text), None
 
 
-def claims_to_be(token: str, claims_of: type[S]) -> tuple[str, S]:
+def claims_to_be(token: str) -> tuple[str, ExportClaims]:
     """Return the key id and the claims of a signature that nobody has verified."""
-    return signatures.header_kid(token, claims_of.typ), signatures.read_claims(token, claims_of)
+    return signatures.header_kid(token, ExportClaims.typ), signatures.read_claims(
+        token, ExportClaims
+    )
 
 
 def verify_signature(
@@ -504,7 +504,7 @@ def verify_signature(
     if token is None:
         return None if public_jwk is None else Break(0, "the export is not signed")
     try:
-        claims = claims_to_be(token, ExportClaims)[1]
+        claims = claims_to_be(token)[1]
         if public_jwk is not None:
             claims = signatures.verify_token(token, public_jwk, ExportClaims)
     except signatures.BadSignature as error:

@@ -27,7 +27,7 @@ from surehand.activities.ledger.core.tables import (
     runs,
     steps,
 )
-from surehand.activities.ledger.retention.hiding import require_shown
+from surehand.activities.ledger.runs.deletion import require_kept
 from surehand.activities.ledger.steps import foreign
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.tools import ToolSpec
@@ -146,7 +146,7 @@ def require_run(tx: Transaction, run_id: str) -> None:
     row = tx.one(rows_of(runs, "run_id", run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
-    require_shown(tx, run_id)
+    require_kept(tx, run_id)
 
 
 def _readable(row: Mapping[str, Any]) -> dict[str, Any]:

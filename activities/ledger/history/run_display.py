@@ -38,7 +38,7 @@ from surehand.activities.ledger.effects.epochs import RESTORED
 from surehand.activities.ledger.halts import Halt, find_halt, request_clock
 from surehand.activities.ledger.history.reads import require_run
 from surehand.activities.ledger.people.starts import name_starter
-from surehand.activities.ledger.retention.hiding import require_shown
+from surehand.activities.ledger.runs.deletion import require_kept
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.ledger.steps.foreign import foreign_content
 from surehand.workflows.contracts import base
@@ -87,7 +87,7 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
     if row is None:
         return None
     run_id, needs = row["run_id"], needs_of(row)
-    require_shown(tx, run_id)
+    require_kept(tx, run_id)
     run = tx.one(rows_of(runs, "state", "closed_ms", run_id=run_id))
     assert run is not None, "its row refers to it"
     number = int(approval_id.rpartition("/")[2])
@@ -134,7 +134,7 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
 
 def read_progress(tx: Transaction, run_id: str) -> tuple[int, str]:
     """Return how far a run has come: the number of its newest event, and its state."""
-    require_shown(tx, run_id)
+    require_kept(tx, run_id)
     row = tx.one(rows_of(runs, "seq", "state", run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)

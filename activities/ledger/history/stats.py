@@ -34,7 +34,7 @@ from surehand.activities.ledger.halts import count_halts
 from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
 from surehand.activities.ledger.history.reads import chain_of, require_run
 from surehand.activities.ledger.people.principals import read_principals
-from surehand.activities.ledger.retention.hiding import is_deleted
+from surehand.activities.ledger.runs.deletion import is_deleted
 from surehand.workflows.contracts.approvals import ApprovalState, VerdictCode
 
 

@@ -1,8 +1,8 @@
 """What migrations do alike to their tables, and what the first one has the database refuse.
 
-A run's rows are deleted while its row in ``retentions`` is going, and at no other time. That row
-can go only when its grace is over by the database's clock, and nobody holds the run. So on SQLite,
-too, which has no roles, there is no other way.
+A run's rows are deleted while it is going by its row in ``deletions``, and at no other time. That
+row is written only of a run that has ended and that nobody holds. So on SQLite, too, which has no
+roles, there is no other way.
 
 Released migrations rest on it: what it emits never changes. A new way is a new function.
 """
@@ -103,13 +103,13 @@ _GO_WITH: Final = (
 #: Of these, those that are written once.
 _WRITTEN_ONCE: Final = ("decisions", "events", "steerings")
 #: Effects, runs and fencing tokens rest on these: they stay.
-_NEVER: Final = ("bars", "effects", "leases", "limit_uses", "runs")
+_NEVER: Final = ("bars", "deletions", "effects", "leases", "limit_uses", "runs")
 #: By table: columns whose content goes, and is not changed otherwise.
 _EMPTIED: Final = {
     "approvals": "params, answers, description, undo, precondition",
     "effects": "content_deleted_ms",
 }
-#: Milliseconds. A row says when it was hidden by the clock of its transaction's beginning.
+#: Milliseconds. A row says since when its run is going by the clock of its transaction's beginning.
 _AGO: Final = 60_000
 
 _SQLITE_NOW: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
@@ -117,38 +117,16 @@ _POSTGRES_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 _RUN: Final = "tenant_id = {row}.tenant_id AND run_id = {row}.run_id"
 _GOING: Final = (
-    f"EXISTS (SELECT 1 FROM retentions WHERE {_RUN.format(row='OLD')}"
-    " AND going_ms IS NOT NULL AND deleted_ms IS NULL)"
+    f"EXISTS (SELECT 1 FROM deletions WHERE {_RUN.format(row='OLD')} AND deleted_ms IS NULL)"
 )
-_HELD_RUN: Final = f"EXISTS (SELECT 1 FROM holds WHERE {_RUN})"
-#: Besides: saved checkpoints, each of which has a time and a grace of its own.
-_OVER: Final = {
-    "checkpoints": f"(OLD.delete_after_ms <= {{now}} AND NOT {_HELD_RUN.format(row='OLD')})",
-    "artifacts": "(substr(OLD.step_id, 1, 11) = 'checkpoint:' AND NOT EXISTS (SELECT 1 FROM"
-    f" checkpoints WHERE {_RUN.format(row='OLD')} AND 'checkpoint:' || name = OLD.step_id))",
-}
-#: A checkpoint is hidden as of now, and shown again; its grace is neither shortened nor dated back.
-_MAY_HIDE_CHECKPOINT: Final = (
-    "NEW.hidden_ms IS NULL"
-    f" OR (OLD.hidden_ms IS NULL AND NEW.hidden_ms >= {{now}} - {_AGO})"
-    " OR (NEW.hidden_ms = OLD.hidden_ms AND NEW.delete_after_ms = OLD.delete_after_ms)"
+_MAY_BEGIN: Final = (
+    f"NEW.deleted_ms IS NULL AND NEW.begun_ms >= {{now}} - {_AGO}"
+    f" AND EXISTS (SELECT 1 FROM runs WHERE {_RUN.format(row='NEW')} AND closed_ms IS NOT NULL)"
+    f" AND NOT EXISTS (SELECT 1 FROM holds WHERE {_RUN.format(row='NEW')})"
 )
-_CLOSED: Final = (
-    f"EXISTS (SELECT 1 FROM runs WHERE {_RUN.format(row='NEW')} AND closed_ms IS NOT NULL)"
-)
-_HELD: Final = _HELD_RUN.format(row="NEW")
-_MAY_HIDE: Final = (
-    "NEW.going_ms IS NULL AND NEW.deleted_ms IS NULL"
-    f" AND NEW.hidden_ms >= {{now}} - {_AGO} AND {_CLOSED} AND NOT {_HELD}"
-)
-_MAY_GO: Final = (
-    "{same_tenant} AND NEW.run_id = OLD.run_id"
-    " AND NEW.hidden_ms = OLD.hidden_ms AND NEW.hidden_by = OLD.hidden_by"
-    " AND NEW.delete_after_ms = OLD.delete_after_ms AND OLD.deleted_ms IS NULL"
-    " AND ((OLD.going_ms IS NULL AND NEW.going_ms IS NULL AND NEW.deleted_ms IS NULL)"
-    " OR (OLD.going_ms IS NULL AND NEW.deleted_ms IS NULL AND NEW.delete_after_ms <= {now}"
-    f" AND {_CLOSED} AND NOT {_HELD})"
-    " OR NEW.going_ms = OLD.going_ms)"
+_MAY_FINISH: Final = (
+    "{same_tenant} AND NEW.run_id = OLD.run_id AND NEW.begun_ms = OLD.begun_ms"
+    " AND NEW.begun_by = OLD.begun_by AND OLD.deleted_ms IS NULL"
 )
 
 
@@ -161,29 +139,24 @@ def guard_deletions() -> None:
         if table in _WRITTEN_ONCE:
             refuse_unless(table, "no_update", "UPDATE", "1 = 0", f"{table} are append-only")
         kept = "append-only" if table in _WRITTEN_ONCE else "kept"
-        over = f" OR {_OVER[table].format(now=now)}" if table in _OVER else ""
         why = f"{table} are {kept} until their run is being deleted"
-        refuse_unless(table, "no_delete", "DELETE", f"{_GOING}{over}", why)
+        refuse_unless(table, "no_delete", "DELETE", _GOING, why)
     for table, columns in _EMPTIED.items():
         # A later call under the same key has content of its own.
         new = "NEW.content_deleted_ms IS NULL OR " if table == "effects" else ""
         allowed = f"{new}{_GOING}"
         why = "what was recorded is not changed until its run is being deleted"
         refuse_unless(table, "emptied", f"UPDATE OF {columns}", allowed, why)
-    grace = "a checkpoint is hidden as of now, and its grace is not shortened"
-    may = _MAY_HIDE_CHECKPOINT.format(now=now)
-    refuse_unless("checkpoints", "hidden", "UPDATE OF hidden_ms, delete_after_ms", may, grace)
+    begin = _MAY_BEGIN.format(now=now)
     # On PostgreSQL row-level security sees to the tenant, and says so.
     same_tenant = "1 = 1" if on_postgresql() else "NEW.tenant_id = OLD.tenant_id"
-    hide, go = _MAY_HIDE.format(now=now), _MAY_GO.format(now=now, same_tenant=same_tenant)
     if on_postgresql():
-        hide = f"NEW.tenant_id <> current_setting('surehand.tenant', true) OR ({hide})"
-    ended = "only what has ended is hidden, as of now, and nothing that is held"
-    refuse_unless("retentions", "hidden", "INSERT", hide, ended)
-    early = "what is hidden goes once its grace is over, unless it is held, and nothing goes back"
-    refuse_unless("retentions", "going", "UPDATE", go, early)
-    back = "what is going is not taken back"
-    refuse_unless("retentions", "no_delete", "DELETE", "OLD.going_ms IS NULL", back)
+        begin = f"NEW.tenant_id <> current_setting('surehand.tenant', true) OR ({begin})"
+    ended = "only what has ended is deleted, as of now, and nothing that is held"
+    refuse_unless("deletions", "begun", "INSERT", begin, ended)
+    whole = "a deletion is finished once, and nothing goes back"
+    finish = _MAY_FINISH.format(same_tenant=same_tenant)
+    refuse_unless("deletions", "finished", "UPDATE", finish, whole)
     if on_postgresql():
-        for table in (*_NEVER, *_GO_WITH, "retentions"):
+        for table in (*_NEVER, *_GO_WITH):
             refuse(table, "no_truncate", "TRUNCATE", each="STATEMENT")

@@ -29,7 +29,7 @@ from surehand.activities.ledger.core.tables import (
     tenants,
 )
 from surehand.activities.ledger.people.principals import PrincipalError
-from surehand.activities.ledger.retention import hiding
+from surehand.activities.ledger.runs import deletion
 from surehand.activities.ledger.steps.entries import NO_IDENTITY
 from surehand.process.ciphers import Wrapped
 from surehand.workflows.identity import root_run_id
@@ -155,14 +155,14 @@ def erase_run(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure
         raise NotErasable(f"run {run_id} is a part of run {root}, and has its key: erase {root}")
     # Nothing of it is claimed or opened anew meanwhile.
     tx.lock_run(run_id)
-    found = tuple(hiding.list_tree(tx, run_id))
-    hiding.lock_effects(tx, found)
+    found = tuple(deletion.list_tree(tx, run_id))
+    deletion.lock_effects(tx, found)
     going = rows_of(runs, runs.c.run_id, closed_ms=None).where(runs.c.run_id.in_(found))
     opened = tx.one(going.order_by(runs.c.run_id).limit(1))
     if opened is not None:
         raise NotErasable(f"run {opened['run_id']} is open: `cancel` ends it first")
     own = effects.c
-    unsettled = (own.run_id.in_(found), own.state.in_(hiding.UNSETTLED))
+    unsettled = (own.run_id.in_(found), own.state.in_(deletion.UNSETTLED))
     entry = tx.one(rows_of(effects, own.entry_id, own.run_id, own.state).where(*unsettled))
     if entry is not None:
         raise NotErasable(
@@ -173,7 +173,7 @@ def erase_run(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure
     asked = tx.one(questions.where(interventions.c.run_id.in_(found)))
     if asked is not None:
         raise NotErasable(f"intervention {asked['intervention_id']} is open: resolve it first")
-    needed = hiding.why_needed(tx, found) or hiding.who_rests_on(
+    needed = deletion.why_needed(tx, found) or deletion.who_rests_on(
         tx, found, runs.c.closed_ms.is_(None)
     )
     if needed is not None:
@@ -193,11 +193,7 @@ def erase_run(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure
     tx.execute(
         update_rows(checkpoints)
         .where(checkpoints.c.run_id.in_(found), checkpoints.c.document.is_not(None))
-        .values(
-            document=null(),
-            hidden_ms=func.coalesce(checkpoints.c.hidden_ms, tx.now_ms),
-            delete_after_ms=func.coalesce(checkpoints.c.delete_after_ms, tx.now_ms),
-        )
+        .values(document=null())
     )
     theirs = notifications.c.run_id.in_(found)
     tx.execute(update_rows(notifications, state="pending").where(theirs).values(state="void"))

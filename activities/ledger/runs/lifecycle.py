@@ -32,7 +32,7 @@ from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.effects.run_tree import TreeEffects
 from surehand.activities.ledger.people.starts import StartRefused, start_of
 from surehand.activities.ledger.quotas import admit_at_opening, find_queue_wait, read_limits
-from surehand.activities.ledger.retention.hiding import read_hidden
+from surehand.activities.ledger.runs.deletion import read_deletion
 from surehand.activities.ledger.steps import acting, foreign
 from surehand.activities.ledger.steps.artifacts import WrittenDraft, end_unneeded_drafts
 from surehand.workflows.canonical_json import digest
@@ -94,7 +94,7 @@ def open_run(
     if linked is not None:
         # Nothing of it is deleted meanwhile; afterwards this run keeps it.
         tx.share_run(linked.run_id)
-        gone = read_hidden(tx, linked.run_id)
+        gone = read_deletion(tx, linked.run_id)
         if gone is not None:
             raise StartRefused(f"nothing can be taken over: {gone.told()}")
         taken = run_tree.effects_behind(tx, linked.run_id, linked.outputs)

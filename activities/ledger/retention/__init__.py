@@ -1,1 +1,0 @@
-"""What is kept of a run, how long, and how the rest is hidden and deleted."""
