@@ -132,9 +132,9 @@ worker: venv ## Run a worker in the foreground
 lock: ## Resolve the dependencies anew (needs uv and npm)
 	@command -v "$(UV)" > /dev/null \
 		|| { echo "uv is not on PATH: install it, or name it: make UV=... lock"; exit 1; }
-	$(LOCK) pyproject.toml --extra examples --extra dev --output-file requirements.lock
-	$(LOCK) pyproject.toml --extra examples --extra dev --resolution lowest-direct --output-file requirements-oldest.lock
-	$(LOCK) pyproject.toml --extra approvals --extra examples --extra opentelemetry --constraint requirements.lock --output-file requirements-runtime.lock
+	$(LOCK) pyproject.toml --extra dev --output-file requirements.lock
+	$(LOCK) pyproject.toml --extra dev --resolution lowest-direct --output-file requirements-oldest.lock
+	$(LOCK) pyproject.toml --extra approvals --extra opentelemetry --constraint requirements.lock --output-file requirements-runtime.lock
 	$(LOCK) --group docs --output-file requirements-docs.lock
 	$(LOCK) --group supply-chain --output-file requirements-supply-chain.lock
 	$(LOCK) tests/mcp/servers/requirements.in --output-file tests/mcp/servers/requirements.lock

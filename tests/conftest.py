@@ -64,8 +64,6 @@ LONGEST: Final = tuple(
         "property",
     )
 )
-#: Of these, whose tests stay in one process: they share what takes long to make, such as a wheel.
-TOGETHER: Final = {Path(__file__).parent / "test_package.py"}
 #: When the last test may begin, in seconds since 1970.
 UNTIL: Final = "TESTS_UNTIL"
 TOO_LATE: Final = "not run, for want of time"
@@ -119,16 +117,13 @@ def pytest_collection_modifyitems(
 
 def shared_out(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
     """Return the tests so that each process's stretch begins with some of the longest."""
-    first: list[list[pytest.Item]] = []
-    for name in LONGEST:
-        found = [item for item in items if is_below(item.path, name)]
-        first += [found] if name in TOGETHER else [[item] for item in found]
-    there = {item for unit in first for item in unit}
+    first = [item for name in LONGEST for item in items if is_below(item.path, name)]
+    there = set(first)
     others = [item for item in items if item not in there]
     shared: list[pytest.Item] = []
     for number in range(processes):
         # What xdist gives to the process: as many of those that are left as to each one behind it.
-        own = [item for unit in first[number::processes] for item in unit]
+        own = first[number::processes]
         size = (len(items) - len(shared)) // (processes - number)
         taken = max(0, size - len(own))
         shared += [*own, *others[:taken]]
@@ -215,6 +210,26 @@ def temporal_cli() -> Path:
         return find_cli(log=lambda _: None)
     except CliMissing as error:
         missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def wheel_and_programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    from tests.installed_wheel import install_wheel
+
+    folder = tmp_path_factory.getbasetemp()
+    shared = "PYTEST_XDIST_WORKER" in os.environ  # each test process has a folder in that of all
+    return install_wheel((folder.parent if shared else folder) / "wheel")
+
+
+@pytest.fixture(scope="session")
+def wheel(wheel_and_programs: tuple[Path, Path]) -> Path:
+    return wheel_and_programs[0]
+
+
+@pytest.fixture(scope="session")
+def wheel_programs(wheel_and_programs: tuple[Path, Path]) -> Path:
+    """The folder with the programs of an environment that has the wheel, and no checkout."""
+    return wheel_and_programs[1]
 
 
 @pytest.fixture(scope="session")

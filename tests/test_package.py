@@ -6,12 +6,9 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
-import venv
 import zipfile
 from pathlib import Path
 from typing import Any, Final
@@ -21,15 +18,11 @@ import pytest
 from surehand.examples.bank import Bank
 from surehand.process.children import Child, clean_environment
 from surehand.process.dev_server import DevServer, free_ports
-from tests.conftest import missing
 from tests.docs.pages import blocks
+from tests.installed_wheel import AT_THE_TOP
 
 ROOT: Final = Path(__file__).parent.parent
-#: What lies at the top of a checkout, where a program that runs from there could import it.
-AT_THE_TOP: Final = [path.name for path in (ROOT / "surehand").iterdir() if path.is_symlink()]
 NAMES: Final = {name.removesuffix(".py") for name in AT_THE_TOP}
-#: What a wheel is made of.
-SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "surehand", *AT_THE_TOP)
 
 #: How somebody brings an agent of their own.
 AGENT_PAGE: Final = ROOT / "docs" / "howto" / "bring-an-agent.md"
@@ -107,43 +100,9 @@ def test_docker_is_given_all_that_the_dockerfile_copies() -> None:
     assert {name for line in copies for name in line.split()} == given
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # Of a copy, because building leaves its traces where it builds.
-    source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
-    for name in SOURCES:
-        path = ROOT / name
-        if path.is_dir():
-            left_out = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(path, source / name, symlinks=True, ignore=left_out)
-        else:
-            shutil.copy(path, source / name)
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built]
-    ended = subprocess.run([*build, source], capture_output=True, text=True, timeout=280)
-    if ended.returncode and "setuptools" in ended.stderr:
-        missing("no package index has setuptools, which wheels are built with")
-    assert ended.returncode == 0, ended.stderr
-    [found] = built.glob("*.whl")
-    return found
-
-
-@pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the programs of an environment that has the wheel, and no checkout."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, symlinks=True)
-    python = folder / "bin" / "python"
-    [packages] = (folder / "lib").glob("python*/site-packages")
-    install = ["install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run([sys.executable, "-m", "pip", "--python", python, *install], check=True)
-    # What Surehand needs is here already.
-    (packages / "needed.pth").write_text(sysconfig.get_path("purelib"))
-    return python.parent
-
-
 @pytest.mark.slow
-def test_a_wheels_only_name_at_the_top_is_surehand(environment: Path) -> None:
-    [packages] = (environment.parent / "lib").glob("python*/site-packages")
+def test_a_wheels_only_name_at_the_top_is_surehand(wheel_programs: Path) -> None:
+    [packages] = (wheel_programs.parent / "lib").glob("python*/site-packages")
     names = {path.name for path in packages.iterdir()} - {"needed.pth"}
 
     assert {name for name in names if not name.endswith(".dist-info")} == {"surehand"}
@@ -199,13 +158,13 @@ class User:
 @pytest.mark.crash
 @pytest.mark.full
 @pytest.mark.guarantee("G2")
-def test_a_wheels_agent_pays_once(environment: Path, temporal_cli: Path, tmp_path: Path) -> None:
+def test_a_wheels_agent_pays_once(wheel_programs: Path, temporal_cli: Path, tmp_path: Path) -> None:
     page = blocks(AGENT_PAGE)
     for block in page:
         if block.title:
             (tmp_path / block.title).write_text(block.text)
     dev_line, typed = (block.text.splitlines() for block in page if block.not_run)
-    user, said = User(environment, tmp_path, temporal_cli), ""
+    user, said = User(wheel_programs, tmp_path, temporal_cli), ""
 
     assert dev_line == ["surehand dev"]
     with user.dev() as dev:
@@ -224,10 +183,12 @@ def test_a_wheels_agent_pays_once(environment: Path, temporal_cli: Path, tmp_pat
     assert Bank(tmp_path / ".surehand" / "bank.sqlite").counts() == {"refund": 1}
 
 
-def test_an_empty_folder_gets_tested(environment: Path, temporal_cli: Path, tmp_path: Path) -> None:
+def test_an_empty_folder_gets_tested(
+    wheel_programs: Path, temporal_cli: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "refunds"
     folder.mkdir()
-    user = User(environment, folder, temporal_cli)
+    user = User(wheel_programs, folder, temporal_cli)
 
     def complete(start: str) -> dict[str, Any]:
         """Start a run as it was said, approve it as it is said, and return its output."""
@@ -260,9 +221,9 @@ def test_an_empty_folder_gets_tested(environment: Path, temporal_cli: Path, tmp_
 @pytest.mark.full
 @pytest.mark.parametrize("agent", ["pydantic-ai", "openai", "langgraph"])
 def test_a_new_agent_pays_as_approved(
-    environment: Path, temporal_cli: Path, tmp_path: Path, agent: str
+    wheel_programs: Path, temporal_cli: Path, tmp_path: Path, agent: str
 ) -> None:
-    user = User(environment, tmp_path, temporal_cli)
+    user = User(wheel_programs, tmp_path, temporal_cli)
 
     said = user.run(f"surehand init --agent {agent}")
     [start] = re.findall(r"^  (surehand start .*)$", said, re.MULTILINE)

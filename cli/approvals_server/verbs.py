@@ -175,6 +175,6 @@ def _find_schemas(caller: Caller, settings: Settings) -> Callable[[str, str], Js
 
 
 def _load_server() -> ModuleType:
-    """Return what needs Starlette and Jinja2, which are an extra."""
-    need = "`approvals serve` needs Starlette and Jinja2"
+    """Return what needs Jinja2, which an extra installs."""
+    need = "`approvals serve` needs Jinja2"
     return load_extra("surehand.cli.approvals_server.server", "approvals", need)

@@ -7,9 +7,13 @@ key of another tenant is even looked for, so nobody learns which runs there are.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import Final
+from pathlib import Path
+from typing import Final, Literal
 
 from google.protobuf import json_format
 from starlette.applications import Starlette
@@ -20,11 +24,11 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 from temporalio.api.common.v1 import Payload, Payloads
 
-from surehand.cli.codec_server.verbs import Holder, TokenFile
 from surehand.process.ciphers import RunEncryption, RunKey, RunKeys
 from surehand.process.exits import WrongUse
+from surehand.process.files import stamp_of
 from surehand.process.off_loop import ValueCounter
-from surehand.workflows.identity import run_id_for, tenant_of_run
+from surehand.workflows.identity import run_id_for, tenant_of_run, tenant_problem
 from surehand.workflows.payload_codec import (
     ENCODING,
     ENCODING_KEY,
@@ -50,6 +54,75 @@ _MOST_VALUES: Final = 20 * MOST_PAYLOADS
 _LARGEST_FORM: Final = 4096
 _COOKIE: Final = "surehand_codec"
 _SIGNED_IN_S: Final = 8 * 60 * 60
+
+_LINE: Final = re.compile(r"sha256:(?P<digest>[0-9a-f]{64})\s+(?P<tenants>\S+)\s+(?P<right>\S+)")
+_FORM: Final = "sha256:DIGEST TENANT[,TENANT] read|write"
+#: Characters of a token that somebody shows.
+LONGEST_TOKEN: Final = 400
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What whoever holds a token may do."""
+
+    tenants: tuple[str, ...]
+    right: Literal["read", "write"]
+    """``write``: it may have something encrypted, too."""
+
+
+class TokenFile:
+    """The tokens of a file, by their digests; read again when the file has changed."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the file, whose lines ``codec token`` writes."""
+        self._file = file
+        self._stamp: tuple[int, ...] | None = None
+        self._holders = dict[str, Holder]()
+        self._read_if_changed()
+
+    def find_holder(self, token: str) -> Holder | None:
+        """Return what a token's holder may do; ``None``: it is no token, or not any more."""
+        self._read_if_changed()
+        # Compared by digest: how long that takes tells nothing of a token.
+        return self._holders.get(digest_token(token)) if len(token) <= LONGEST_TOKEN else None
+
+    def _read_if_changed(self) -> None:
+        try:
+            stamp = stamp_of(self._file)
+            if stamp == self._stamp:
+                return
+            lines = self._file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise WrongUse(f"tokens {self._file} cannot be read: {error}") from error
+        holders = dict[str, Holder]()
+        for number, line in enumerate(map(str.strip, lines), 1):
+            if line and not line.startswith("#"):
+                where, match = f"tokens {self._file}, line {number}", _LINE.fullmatch(line)
+                if match is None:
+                    raise WrongUse(f"{where} is not {_FORM}")
+                holders[match["digest"]] = make_holder(match["tenants"], match["right"], where)
+        self._stamp, self._holders = stamp, holders
+
+
+def digest_token(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()
+
+
+def write_line(token: str, holder: Holder) -> str:
+    return f"sha256:{digest_token(token)} {','.join(holder.tenants)} {holder.right}"
+
+
+def make_holder(tenants: str, right: str, where: str) -> Holder:
+    names = tuple(dict.fromkeys(tenants.split(",")))
+    for name in names:
+        problem = tenant_problem(name)
+        if problem is not None:
+            raise WrongUse(f"{where}: tenant {name[:80]!r}: {problem}")
+    match right:
+        case "read" | "write":
+            return Holder(names, right)
+    raise WrongUse(f"{where}: right {right[:20]!r}: use read or write")
+
 
 OpenStore = Callable[[], Store]
 

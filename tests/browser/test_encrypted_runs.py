@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, expect
 
-from surehand.cli.codec_server.verbs import make_holder, write_line
+from surehand.cli.codec_server.server import make_holder, write_line
 from surehand.process.dev_server import DevServer
 from surehand.workflows.payload_codec import ENCODING_KEY, ENCRYPTED
 from tests.browser.approver import Approver, Served, ann, served, serving

@@ -22,7 +22,7 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import run_keys
 from surehand.activities.ledger.runs import keys as rows
 from surehand.activities.run_keys import wrap
-from surehand.cli.codec_server.verbs import TokenFile
+from surehand.cli.codec_server.server import TokenFile
 from surehand.process.ciphers import KeyRing, add_to_file, new_key
 from tests.cli.starter import REFUND, Starter, Verbs
 from tests.ledger_databases import DATABASES, OWNER

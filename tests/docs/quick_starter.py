@@ -1,7 +1,7 @@
 """Runs the verbs of a page as copies of a starter that has loaded them all.
 
-To load a verb takes a second of a core, and the pages have five hundred of them. README and
-tutorial start each of theirs as their reader does; so do all pages what they start in the
+To load a verb takes a second of a core, and the pages have five hundred of them. README, tutorial
+and run-it.md start each of theirs as their reader does; so do all pages what they start in the
 background, and what they feed.
 
 As a program, this is what their shell calls instead of `surehand`.

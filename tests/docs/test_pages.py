@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -30,11 +29,13 @@ from tests.worker_process import WorkerProcess
 LIMIT_S = 540
 #: Blocks that cannot be run here. A new one is a decision.
 NOT_RUN = 42
-#: What lies in a checkout.
-LINKED = ("surehand", "examples")
 RUN_IT = DOCS / "howto" / "run-it.md"
-#: What is in the virtual environment already.
-ALREADY_DONE = {"make venv": ":", "source .venv/bin/activate": ":"}
+#: The wheel is installed already.
+ALREADY_DONE = {
+    "python3 -m venv .venv": ":",
+    "source .venv/bin/activate": ":",
+    "pip install surehand": ":",
+}
 ALL = [block for page in RUN for block in blocks(page)]
 
 
@@ -52,48 +53,44 @@ def server(temporal_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="session")
-def checkout(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where their reader's worker runs, with the ledger of all of them."""
-    folder = tmp_path_factory.mktemp("checkout")
+def home(
+    sqlite_template: Path, wheel_programs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Where their reader's worker runs, with the ledger of all of them and the example plans."""
+    folder = tmp_path_factory.mktemp("home")
     (folder / ".surehand").mkdir()
     shutil.copy(sqlite_template, folder / ".surehand" / "ledger.sqlite")
+    copies = [str(wheel_programs / "python"), "-m", "surehand.examples"]
+    subprocess.run(copies, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     return folder
 
 
 @pytest.fixture(scope="session")
-def common(server: DevServer, running_shop: ShopProcess, checkout: Path) -> dict[str, str]:
+def common(server: DevServer, running_shop: ShopProcess, home: Path) -> dict[str, str]:
     """What the reader has exported, as run-it.md says, and where server and shop listen here."""
     exported = re.findall(r'^export (\w+)="?(.*?)"?$', RUN_IT.read_text(), re.MULTILINE)
     ports = {"TEMPORAL_ADDRESS": server.address, "SHOP_URL": running_shop.url}
-    return {name: value.replace("$PWD", str(checkout)) for name, value in exported} | ports
+    return {name: value.replace("$PWD", str(home)) for name, value in exported} | ports
 
 
 @pytest.fixture(scope="session")
-def worker(common: dict[str, str], checkout: Path) -> Iterator[WorkerProcess]:
-    with WorkerProcess(common, checkout) as process:
+def worker(common: dict[str, str], home: Path) -> Iterator[WorkerProcess]:
+    with WorkerProcess(common, home) as process:
         yield process.wait_ready()
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where the reader is: a checkout of their own."""
-    for name in LINKED:
-        (tmp_path / name).symlink_to(ROOT / name)
-    command = tmp_path / ".bin" / "surehand"  # as `make venv` makes it
-    command.parent.mkdir()
-    loads = f"sys.path.insert(0, {str(ROOT)!r}); from surehand.starter import main"
-    command.write_text(f"#!{sys.executable}\nimport sys; {loads}; main()\n")
-    command.chmod(0o755)
-    return tmp_path
-
-
 def read(
-    page: Path, folder: Path, environment: dict[str, str], replaced: dict[str, str], quick: str
+    page: Path,
+    folder: Path,
+    programs: Path,
+    environment: dict[str, str],
+    replaced: dict[str, str],
+    quick: str = "",
 ) -> None:
-    """Do what a page says, from its first line to its last."""
+    """Do what a page says, from its first line to its last, with what was installed."""
     file = folder / "page.sh"
     file.write_text(script(page, {**ALREADY_DONE, **replaced}, quick), encoding="utf-8")
-    path = f"{folder / '.bin'}:{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
+    path = f"{programs}:{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
     # Several write at its end, each by itself.
     with (folder / "page.log").open("a+", encoding="utf-8") as log:
         with subprocess.Popen(
@@ -125,9 +122,10 @@ ALONE = (README, DOCS / "tutorial.md", RUN_IT)
 @pytest.mark.parametrize("page", [p for p in RUN if p not in ALONE], ids=lambda page: page.stem)
 @pytest.mark.usefixtures("worker")
 def test_what_a_page_says_can_be_done_as_it_stands(
-    page: Path, folder: Path, common: dict[str, str], checkout: Path
+    page: Path, tmp_path: Path, common: dict[str, str], home: Path, wheel_programs: Path
 ) -> None:
-    (folder / ".surehand").symlink_to(checkout / ".surehand")  # of the same checkout
+    for name in (".surehand", "examples"):
+        (tmp_path / name).symlink_to(home / name)
     metrics, health, receiver, desk, mail = free_ports(5)
     own = {
         "http://127.0.0.1:8090": common["SHOP_URL"],
@@ -138,27 +136,25 @@ def test_what_a_page_says_can_be_done_as_it_stands(
         "examples.support --db": f"examples.support --port {desk} --smtp-port {mail} --db",
     }
     places = {"SUPPORT_URL": f"http://127.0.0.1:{desk}", "SUPPORT_SMTP": f"127.0.0.1:{mail}"}
-    with quick_starter(folder) as variables:
-        read(page, folder, common | places | variables, own, QUICK)
+    with quick_starter(tmp_path) as variables:
+        read(page, tmp_path, wheel_programs, common | places | variables, own, QUICK)
 
 
 @pytest.mark.timeout(LIMIT_S + 60)
 @pytest.mark.parametrize("page", ALONE, ids=lambda page: page.stem)
 @pytest.mark.usefixtures("temporal_cli")
-def test_pages_work_on_a_machine_where_nothing_runs(page: Path, folder: Path) -> None:
+def test_pages_work_on_a_machine_where_nothing_runs(
+    page: Path, tmp_path: Path, wheel_programs: Path
+) -> None:
     port, shop = free_ports(2)
     environment = {"TEMPORAL_ADDRESS": f"127.0.0.1:{port}", "SHOP_URL": f"http://127.0.0.1:{shop}"}
-    (folder / ".surehand").mkdir()
     serves = "python -m surehand.examples.shop"
     own = {
         "surehand server &": f"surehand server --port {port} --ui-port 0 &",
         f"{serves} --db": f"{serves} --port {shop} --db",
         "http://127.0.0.1:8090": f"http://127.0.0.1:{shop}",
     }
-    with quick_starter(folder) as variables:
-        # What the README and the tutorial type is typed as their reader does.
-        quick = QUICK if page == RUN_IT else ""
-        read(page, folder, environment | variables, own, quick)
+    read(page, tmp_path, wheel_programs, environment, own)
 
 
 @pytest.mark.timeout(LIMIT_S + 60)

@@ -16,8 +16,14 @@ from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import run_keys
 from surehand.activities.run_keys import LedgerKeys
-from surehand.cli.codec_server.server import LARGEST_BODY, MOST_PAYLOADS, CodecServer
-from surehand.cli.codec_server.verbs import TokenFile, make_holder, write_line
+from surehand.cli.codec_server.server import (
+    LARGEST_BODY,
+    MOST_PAYLOADS,
+    CodecServer,
+    TokenFile,
+    make_holder,
+    write_line,
+)
 from surehand.process.blobs import Blobs
 from surehand.process.ciphers import KeyRing, RemoteEncryption, RunEncryption, new_key
 from surehand.process.exits import WrongUse
