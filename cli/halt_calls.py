@@ -19,7 +19,7 @@ from surehand.activities.ledger.approvals.decisions import (
     vote_for_lift,
 )
 from surehand.activities.ledger.core.engine import LedgerUnavailable
-from surehand.activities.ledger.core.transaction import Transaction
+from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.halts import (
     Halt,
     HaltError,
@@ -31,16 +31,18 @@ from surehand.activities.ledger.halts import (
     read_entry_states,
     read_halt,
 )
+from surehand.activities.ledger.people.principals import PrincipalError, open_administration
 from surehand.activities.limits_file import LimitsError, read_halt_policy
 from surehand.activities.tools.toolbox import LONGEST_NAME
+from surehand.activities.worker.settings import Settings
 from surehand.cli import options
-from surehand.cli.options import administration, ledger_of, read_settings, translated
+from surehand.cli.options import ledger_of, read_settings, translated
 from surehand.cli.people import read_small
 from surehand.cli.printer import Lines, Reply, Shape, Table, counted, shown_time, time_of
 from surehand.client.messages import compose_lift
 from surehand.process.exits import NotFound, WrongUse
 from surehand.process.program import command
-from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.approvals import Assurance, Decision
 
 #: Seconds between two looks at what was under way.
 _PAUSE = 0.5
@@ -123,7 +125,7 @@ async def halt(
 
     def begin(tx: Transaction) -> HaltShown:
         how = (tool, run_id, undo_too, policy)
-        return _show(tx, halt_calls(tx, who, reason.strip(), *how))
+        return show_halt(tx, halt_calls(tx, who, reason.strip(), *how))
 
     async with ledger_of(settings) as ledger:
         try:
@@ -164,9 +166,7 @@ async def lift(
     Example: surehand lift halt-4f1c02aa9b7d
     """
     settings = read_settings()
-    with translated():
-        policy = read_halt_policy(settings.limits).lift
-    lifting = Lifting(policy, Assurance(settings.decisions))
+    lifting = read_lifting(settings)
     try:
         async with ledger_of(settings) as ledger:
             seen = await ledger.transact(caller.tenant, read_halt, halt_id)
@@ -174,16 +174,38 @@ async def lift(
             if proof is not None:
                 made = read_small(proof, "proof").decode(errors="replace").strip()
                 decision = decision.model_copy(update={"signature": made})
-            lacking = await ledger.transact(caller.tenant, vote_for_lift, decision, lifting)
-            if lacking is not None:
-                shown = await ledger.transact(caller.tenant, _show, seen)
-                return Reply(shown, f"{halt_id} stands: so far {lacking}")
-        async with administration(caller.tenant) as tx:
-            lifted = _show(tx, lift_halt(tx, halt_id, caller.settings.user, lifting))
+            told = await vote_and_lift(ledger, caller.tenant, decision, lifting)
+            halt = await ledger.transact(caller.tenant, read_halt, halt_id)
+            return Reply(await ledger.transact(caller.tenant, show_halt, halt), told)
     except HaltError as error:
         raise NotFound(f"{error}; `{command('halts')}` shows those that stand") from error
-    text = f"{halt_id} ({lifted.scope}) is lifted: what has waited goes on within a minute"
-    return Reply(lifted, text)
+    except PrincipalError as error:
+        raise WrongUse(str(error)) from error
+
+
+def read_lifting(settings: Settings) -> Lifting:
+    """Return who lifts halts, as the settings and their file of limits say."""
+    with translated():
+        policy = read_halt_policy(settings.limits).lift
+    return Lifting(policy, Assurance(settings.decisions))
+
+
+async def vote_and_lift(ledger: Ledger, tenant: str, decision: Decision, lifting: Lifting) -> str:
+    """Record a yes, and lift the halt with the last one; return in words what has come of it.
+
+    Raises ``HaltError``, and ``PrincipalError`` if only the right of the owner is lacking.
+    """
+    halt_id = decision.approval_id
+    lacking = await ledger.transact(tenant, vote_for_lift, decision, lifting)
+    if lacking is not None:
+        return f"{halt_id} stands: so far {lacking}"
+
+    def lift_it() -> Halt:
+        with open_administration(ledger, tenant) as tx:
+            return lift_halt(tx, halt_id, decision.approver, lifting)
+
+    scope = (await asyncio.to_thread(lift_it)).scope
+    return f"{halt_id} ({scope}) is lifted: what has waited goes on within a minute"
 
 
 async def halts(
@@ -196,7 +218,7 @@ async def halts(
     """
 
     def read(tx: Transaction) -> list[HaltShown]:
-        return [_show(tx, one) for one in list_halts(tx, standing=not all_)]
+        return [show_halt(tx, one) for one in list_halts(tx, standing=not all_)]
 
     async with ledger_of(read_settings()) as ledger:
         shown = await ledger.transact(caller.tenant, read)
@@ -204,7 +226,8 @@ async def halts(
     return Reply(HaltList(halts=shown), lines or ["No calls are halted."])
 
 
-def _show(tx: Transaction, halt: Halt) -> HaltShown:
+def show_halt(tx: Transaction, halt: Halt) -> HaltShown:
+    """Return a halt with what it covers that has no outcome yet."""
     found = [] if halt.lifted_ms is not None else list_under_way(tx, halt)
     return HaltShown(
         halt=halt,

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 
 import typer
 from temporalio import client
-from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from surehand.activities.ledger.core.store import Ledger
@@ -35,12 +34,12 @@ from surehand.cli.options import (
 )
 from surehand.cli.printer import Lines, Reply, Shape, Styled, Table, counted, shown_time, time_of
 from surehand.client.connection import Connection
-from surehand.process.exits import ExitCode, NotReachable, NoWorker, Refused, WrongUse
+from surehand.process.exits import ExitCode, NotReachable, WrongUse
 from surehand.process.program import command
 from surehand.process.settings import ClientSettings
-from surehand.workflows.contracts.effects import Reconciled, ReconcileLedger, UnwindRun, Unwound
-from surehand.workflows.identity import tenant_of_run, tenant_problem, unwind_id, upkeep_id
-from surehand.workflows.names import RECONCILE, UNWIND
+from surehand.workflows.contracts.effects import Reconciled, ReconcileLedger, UnwindRun
+from surehand.workflows.identity import tenant_of_run, tenant_problem, upkeep_id
+from surehand.workflows.names import RECONCILE
 from surehand.workflows.ports import LONGEST_RECONCILE
 
 
@@ -206,12 +205,6 @@ async def unwind(
     if check and not dry_run:
         raise WrongUse("--check goes with --dry-run")
     run_id = caller.run_id(run)
-    connection = await caller.connection()
-    queue = caller.settings.task_queue
-    with connection.translated(""):
-        answer = await connection.ping_worker(queue)
-    if answer is None:
-        raise NoWorker(f"no worker answers (task queue {queue}); nothing was undone")
     asked = UnwindRun(
         tenant=caller.tenant,
         run_id=run_id,
@@ -219,7 +212,7 @@ async def unwind(
         dry_run=dry_run,
         check=check,
     )
-    report = await _have_unwound(connection, asked, queue)
+    report = await (await caller.connection()).unwind(asked)
     more = [f"{report.more_undone} more"] if report.more_undone else []
     undone = ", ".join([*report.undone, *more]) or "nothing"
     lines = [f"Run {run_id}: {'would undo' if dry_run else 'undone'} {undone}"]
@@ -228,27 +221,6 @@ async def unwind(
         lines.append(f"  and {report.more_left} more, listed by `effects`")
     asks = report.left and not dry_run
     return Reply(report, lines, ExitCode.HUMAN_NEEDED if asks else ExitCode.DONE)
-
-
-async def _have_unwound(connection: Connection, asked: UnwindRun, queue: str) -> Unwound:
-    try:
-        with connection.translated(""):
-            done: Unwound = await connection.client.execute_workflow(
-                UNWIND,
-                asked,
-                id=unwind_id(asked.run_id) + (".dry-run" if asked.dry_run else ""),
-                task_queue=queue,
-                result_type=Unwound,
-            )
-        return done
-    except WorkflowAlreadyStartedError as error:
-        raise Refused(f"run {asked.run_id} is being unwound already") from error
-    except client.WorkflowFailureError as error:
-        # The activity's own, or what the workflow itself has raised.
-        for cause in (error.cause.__cause__, error.cause):
-            if isinstance(cause, ApplicationError):
-                raise Refused(cause.message) from error
-        raise Refused(f"run {asked.run_id} was not unwound: {error.cause}") from error
 
 
 async def restored(

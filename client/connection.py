@@ -34,7 +34,7 @@ from temporalio.client import (
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.exceptions import ApplicationError, FailureError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.process import exits
@@ -42,9 +42,10 @@ from surehand.process.connect import DEFAULT_NAMESPACE, EMBEDDED, Target
 from surehand.process.program import command
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.base import as_unreadable
+from surehand.workflows.contracts.effects import UnwindRun, Unwound
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.identity import DEFAULT_TENANT, upkeep_id
-from surehand.workflows.names import CHECKPOINT, PING, VIEW, WORKFLOW
+from surehand.workflows.identity import DEFAULT_TENANT, unwind_id, upkeep_id
+from surehand.workflows.names import CHECKPOINT, PING, UNWIND, VIEW, WORKFLOW
 from surehand.workflows.payload_codec import (
     KeyErased,
     KeyUnavailable,
@@ -333,6 +334,31 @@ class Connection:
         except WorkflowFailureError:
             return None
         return timedelta(seconds=time.monotonic() - came)
+
+    async def unwind(self, asked: UnwindRun) -> Unwound:
+        """Have a stopped run undone, or only say what would be undone of any run."""
+        queue = self.settings.task_queue
+        with self.translated(""):
+            if await self.ping_worker(queue) is None:
+                raise exits.NoWorker(f"no worker answers (task queue {queue}); nothing was undone")
+            try:
+                done: Unwound = await self.client.execute_workflow(
+                    UNWIND,
+                    asked,
+                    id=unwind_id(asked.run_id) + (".dry-run" if asked.dry_run else ""),
+                    task_queue=queue,
+                    result_type=Unwound,
+                )
+            except WorkflowAlreadyStartedError as error:
+                what = "looked at" if asked.dry_run else "unwound"
+                raise exits.Refused(f"run {asked.run_id} is being {what} already") from error
+            except WorkflowFailureError as error:
+                # The activity's own, or what the workflow itself has raised.
+                for cause in (error.cause.__cause__, error.cause):
+                    if isinstance(cause, ApplicationError):
+                        raise exits.Refused(cause.message) from error
+                raise exits.Refused(f"run {asked.run_id} was not unwound: {error.cause}") from error
+        return done
 
     @contextmanager
     def translated(self, run_id: str) -> Iterator[None]:

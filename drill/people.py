@@ -14,8 +14,7 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-from temporalio.client import Client, WorkflowFailureError
-from temporalio.exceptions import ApplicationError
+from temporalio.client import Client
 
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.history.reads import Evidence, read_evidence
@@ -29,7 +28,7 @@ from surehand.process.exits import ExitCode, NotFound, NoWorker, Refused, Sureha
 from surehand.process.json_schemas import problems
 from surehand.workflows.contracts.approvals import ApprovalRequest, Decision, DecisionOutcome
 from surehand.workflows.contracts.base import ENDED_STEPS, Acknowledged, StepState, WaitKind
-from surehand.workflows.contracts.effects import Compensate, UnwindRun, Unwound
+from surehand.workflows.contracts.effects import Compensate, UnwindRun
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.steering import (
     AnswerInterrupts,
@@ -41,8 +40,7 @@ from surehand.workflows.contracts.steering import (
     Verb,
 )
 from surehand.workflows.contracts.tools import Batch, ToolCall
-from surehand.workflows.identity import child_run_id, run_of_approval, unwind_id
-from surehand.workflows.names import UNWIND
+from surehand.workflows.identity import child_run_id, run_of_approval
 from surehand.workflows.plan.plan import ITERATION
 from surehand.workflows.ports import COMPENSATE, EXECUTE_TOOLS, TAKE_TURN
 
@@ -437,20 +435,14 @@ class Disturber(People):
     async def _unwind_run(self) -> None:
         settings = self._connection.settings
         asked = UnwindRun(tenant=settings.tenant, run_id=self._run_id, actor=self.user)
-        try:
-            self._played.unwound = await self._connection.client.execute_workflow(
-                UNWIND,
-                asked,
-                id=unwind_id(self._run_id),
-                task_queue=settings.task_queue,
-                result_type=Unwound,
-            )
-        except WorkflowFailureError as error:
-            cause = error.cause.__cause__ if error.cause else None
-            if not isinstance(cause, ApplicationError):
-                raise
-            why = f"a run that was terminated is not unwound: {cause.message}"
-            self._played.violations.append(why)
+        while self._played.unwound is None:
+            try:
+                with contextlib.suppress(NoWorker):
+                    self._played.unwound = await self._connection.unwind(asked)
+            except Refused as error:
+                why = f"a run that was terminated is not unwound: {error}"
+                self._played.violations.append(why)
+                return
 
 
 #: A step's own call, or its undo: step id and whether it is the undo.

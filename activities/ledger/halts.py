@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from pydantic import Field, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 from sqlalchemy import (
     BigInteger,
     BindParameter,
@@ -129,10 +129,15 @@ class Halt:
         return what if self.run_id is None else f"{what} of run {self.run_id}"
 
     @property
-    def params_hash(self) -> str:
-        """What a yes to lifting it is bound to: the halt as it was made."""
+    def signed_parts(self) -> list[JsonValue]:
+        """What a yes to lifting it is about: the halt as it was made."""
         said = (self.halt_id, self.tool, self.run_id, self.undo_too, self.reason, self.halted_by)
-        return digest([*said, self.halted_ms])
+        return [*said, self.halted_ms]
+
+    @property
+    def params_hash(self) -> str:
+        """What a yes to lifting it is bound to."""
+        return digest(self.signed_parts)
 
     @property
     def as_wait(self) -> HaltWait:

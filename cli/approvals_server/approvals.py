@@ -19,7 +19,13 @@ from pydantic import JsonValue
 from starlette.requests import Request
 from starlette.responses import Response
 
-from surehand.activities.ledger.approvals.votes import fold_name, label_vote, needs_of
+from surehand.activities.ledger.approvals.decisions import Lifting
+from surehand.activities.ledger.approvals.votes import (
+    fold_name,
+    label_vote,
+    missing_votes,
+    needs_of,
+)
 from surehand.activities.ledger.approvals.waiting import (
     DECIMAL,
     ListPlace,
@@ -35,12 +41,14 @@ from surehand.activities.ledger.approvals.waiting import (
 from surehand.activities.ledger.core.sealed import Erased, SealedValue
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.core.tables import has_expired
+from surehand.activities.ledger.halts import Halt, list_under_way
 from surehand.activities.ledger.history.run_display import OneApproval
 from surehand.activities.ledger.people.principals import Key, Principal
 from surehand.cli.approvals_server.pages import as_text, iso, page, rough_left, time_left
 from surehand.cli.approvals_server.sign_in import digest_of
 from surehand.client.messages import LONGEST_APPROVAL_ID
 from surehand.process.exits import WrongUse
+from surehand.process.program import shared_program
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.base import foreign_text
 from surehand.workflows.contracts.effects import CANNOT_BE_UNDONE
@@ -380,6 +388,24 @@ def own_keys(keys: Iterable[Key]) -> dict[str, Any]:
         if one.passkey is not None
     ]
     return {"keys": [one.kid for one in known if one.passkey is None], "passkeys": passkeys}
+
+
+def describe_halt(tx: Transaction, halt: Halt, lifting: Lifting) -> dict[str, Any]:
+    """Return what the list tells of a halt that stands, and what a yes to lifting it signs."""
+    needs, proof = lifting.read_needs(halt)
+    votes = lifting.count_votes(tx, halt)
+    lacking = missing_votes(needs, votes, {halt.halted_by})
+    under_way = list_under_way(tx, halt)
+    return {
+        "approval_id": halt.halt_id,
+        "params_hash": halt.params_hash,
+        "halt": halt.signed_parts,
+        "proof": proof.value,
+        "votes": [one.label for one in votes],
+        "lacking": lacking,
+        "command": f"{shared_program()} lift {halt.halt_id}",
+        "under_way": [f"{one['tool']} {one['key']} ({one['run_id']})" for one in under_way],
+    }
 
 
 async def show_own_decisions(ledger: Ledger, tenant: str, request: Request, me: str) -> Response:

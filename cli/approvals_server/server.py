@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from surehand.activities.ledger.approvals.decisions import Lifting
 from surehand.activities.ledger.approvals.waiting import (
     LOOKED_AT,
     WaitingPage,
@@ -31,6 +32,7 @@ from surehand.activities.ledger.approvals.waiting import (
     waiting_for_others,
 )
 from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.halts import HaltError, list_halts, read_halt
 from surehand.activities.ledger.history.run_display import (
     Doubt,
     OneApproval,
@@ -46,6 +48,7 @@ from surehand.cli.approvals_server.approvals import (
     PagePart,
     SecretReads,
     Viewed,
+    describe_halt,
     group_lines,
     listed,
     own_keys,
@@ -63,13 +66,16 @@ from surehand.cli.approvals_server.runs import (
     story,
 )
 from surehand.cli.approvals_server.sign_in import LASTS, BadLink, Links, SignIns
+from surehand.cli.halt_calls import vote_and_lift
 from surehand.cli.options import translated
 from surehand.client.client import ONE_OF_MANY, Client, look_at_runs
-from surehand.client.messages import find_approval, find_run_id
+from surehand.client.messages import compose_message, find_approval, find_run_id
 from surehand.process import exits
 from surehand.process.program import shared_program
 from surehand.workflows.canonical_json import NotCanonical
+from surehand.workflows.contracts.approvals import Decision
 from surehand.workflows.contracts.base import WaitKind
+from surehand.workflows.contracts.effects import UnwindRun
 from surehand.workflows.contracts.steering import Verb
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.payload_codec import KeyErased
@@ -117,8 +123,10 @@ class ApprovalsServer:
         schema_of: SchemaOf,
         oidc: OidcSignIn | None = None,
         artifacts: OpenStore | None = None,
+        read_lifting: Callable[[], Lifting] = Lifting,
     ) -> None:
         """Make it; ``connect`` is called again after it has failed."""
+        self._read_lifting = read_lifting
         self._artifacts = artifacts
         self._schema_of = schema_of
         self._ledger = ledger
@@ -147,6 +155,8 @@ class ApprovalsServer:
             Route("/story.json", self._signed_in_only(self._story_document)),
             Route("/run", self._signed_in_only(self._run_page)),
             Route("/run.json", self._signed_in_only(self._run_document)),
+            Route("/undo.json", self._signed_in_only(self._undo_document)),
+            Route("/halts.json", self._signed_in_only(self._halts_document)),
             Route("/others", self._signed_in_only(self._others_page)),
             Route("/follow/run", self._signed_in_only(self._follow_run)),
             Route("/follow/list", self._signed_in_only(self._follow_list)),
@@ -157,6 +167,7 @@ class ApprovalsServer:
             Route("/keys", self._signed_in_only(self._keys_page)),
             Route("/decide", self._signed_in_only(self._take_decision), methods=["POST"]),
             Route("/steer", self._signed_in_only(self._take_message), methods=["POST"]),
+            Route("/lift", self._signed_in_only(self._take_lift), methods=["POST"]),
             Route("/sign-in", self._sign_in_page),
             Route("/sign-in", self._sign_in, methods=["POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
@@ -271,6 +282,16 @@ class ApprovalsServer:
             first=None if part.after is None else f"/?{urlencode(part.query())}",
             follow=f"/follow/list?{request.url.query}",
         )
+
+    async def _halts_document(self, request: Request, me: str) -> Response:
+        lifting = self._read_lifting()
+
+        def look(tx: Transaction) -> list[dict[str, Any]]:
+            person = {"tenant": self._tenant, "principal": me, **own_keys(_find_person(tx, me)[1])}
+            standing = list_halts(tx, standing=True)
+            return [person | describe_halt(tx, one, lifting) for one in standing]
+
+        return JSONResponse(await self._ledger.transact(self._tenant, look))
 
     async def _follow_list(self, request: Request, me: str) -> Response:
         # Whoever has searched is told of changes to the list: a search each second costs too much.
@@ -417,6 +438,12 @@ class ApprovalsServer:
         told = await asyncio.to_thread(run_document, view, *known, tenant=self._tenant)
         return JSONResponse(told)
 
+    async def _undo_document(self, request: Request, me: str) -> Response:
+        run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
+        asked = UnwindRun(tenant=self._tenant, run_id=run_id, actor=me, dry_run=True)
+        found = await (await self._connect_once()).connection.unwind(asked)
+        return JSONResponse(found.model_dump(mode="json"))
+
     async def _follow_run(self, request: Request, me: str) -> Response:
         run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
 
@@ -453,6 +480,24 @@ class ApprovalsServer:
         except exits.SurehandError as problem:
             return _not_delivered(problem)
         return JSONResponse({"verdict": verdict.model_dump(mode="json")})
+
+    async def _take_lift(self, request: Request, me: str) -> Response:
+        sent = await _read_json(request, LARGEST_DECISION)
+        decision = compose_message(Decision, **(sent if isinstance(sent, dict) else {}))
+        if decision.approver != me:
+            raise exits.WrongUse(f"you are signed in as {me}, and decide in no other name")
+        lifting = self._read_lifting()
+        try:
+            halt = await self._ledger.transact(self._tenant, read_halt, decision.approval_id)
+            if not lifting.read_needs(halt)[0]:
+                # No yes is asked for: whoever may look here could lift it.
+                raise exits.Refused("nobody is named who lifts it")
+            told = await vote_and_lift(self._ledger, self._tenant, decision, lifting)
+        except HaltError as error:
+            raise exits.Refused(str(error)) from error
+        except principals.PrincipalError:
+            told = "all who are asked have said yes; whoever owns the ledger lifts it now"
+        return JSONResponse({"message": told})
 
     async def _take_message(self, request: Request, me: str) -> Response:
         sent = await _read_json(request, LARGEST_DECISION)

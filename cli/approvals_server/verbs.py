@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from surehand.cli import options
 from surehand.cli.approvals_server.sign_in import DEFAULT_FOLDER, LINK_LASTS, Links, Server
+from surehand.cli.halt_calls import read_lifting
 from surehand.cli.options import Caller, ledger_of, open_artifacts, read_settings, read_toolbox
 from surehand.cli.people import check_name
 from surehand.cli.printer import Reply, Shape
@@ -95,6 +96,7 @@ async def serve(
                 schema_of=schema_of,
                 oidc=oidc,
                 artifacts=cache(lambda: open_artifacts(settings, ledger)),
+                read_lifting=lambda: read_lifting(settings),
             )
             return made.app(server.origin)
 

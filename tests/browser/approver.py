@@ -59,11 +59,13 @@ class Served:
 
 
 @contextmanager
-def serving(stage: Stage, tmp_path: Path, **settings_: str) -> Iterator[Served]:
+def serving(
+    stage: Stage, tmp_path: Path, http: str = "localhost:0", **settings_: str
+) -> Iterator[Served]:
     """Serve a stage's approvals; settings by their names without prefix."""
     settings = stage.environment(**settings_)
     starter, state = Starter(settings, tmp_path), tmp_path / "approvals"
-    serve = ["approvals", "serve", "--http", "localhost:0", "--state", str(state)]
+    serve = ["approvals", "serve", "--http", http, "--state", str(state)]
     with starter.child(tmp_path / "approvals.log", *serve) as server:
         server.wait_said("approvals at")
         found = re.search(r"http://\S+", server.output())

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from base64 import urlsafe_b64decode
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.async_api import Page, Route, expect
+from playwright.async_api import BrowserContext, Page, Route, expect
 
+from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.tables import halt_votes
+from surehand.activities.ledger.halts import HaltPolicy, LiftPolicy, halt_calls, list_halts
+from surehand.process.dev_server import free_ports
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.plan.plan import Plan
-from tests.browser.approver import Approver, Served, ann, served
+from tests.browser.approver import Approver, Served, ann, arriving, served, serving
 from tests.e2e.messages import answered
-from tests.e2e.plans import NEITHER, plan, refund_step
+from tests.e2e.plans import NEITHER, mail_step, plan, refund_step
 from tests.e2e.runs import Run, example_plan, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_interrupts import ASKING, asks
@@ -536,3 +542,94 @@ async def test_opening_secrets_is_on_record(stage: Stage, ann: Approver, order_i
         assert (await run.result()).state is RunState.COMPLETED
     assert (read["body"]["actor"], read["body"]["approval_id"]) == ("ann", request.approval_id)
     assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_gesture_on_the_list_lifts_a_halt(
+    stage: Stage, profile: BrowserContext, tmp_path: Path, order_id: str
+) -> None:
+    here = f"localhost:{free_ports(1)[0]}"
+    with serving(stage, tmp_path, here, passkey_origins=f"http://{here}") as served:
+        async with arriving(profile, served, "ann") as ann:
+            await lifts_by_a_gesture(stage, ann, served, order_id)
+
+
+async def lifts_by_a_gesture(stage: Stage, ann: Approver, served: Served, order_id: str) -> None:
+    await has_an_authenticator(ann.page)
+    person(stage, "ann", "operator")
+    policy = HaltPolicy(lift=LiftPolicy(roles=("operator",), proof="passkey"))
+    with stage.ledger.transaction(stage.tenant) as tx:
+        halt_calls(tx, "oscar", "<b>it</b> pays twice", tool="mail.send", policy=policy)
+        halt_calls(tx, "oscar", "nobody is named", tool="parcels.send")
+    halted = ann.page.locator("#halts section")
+    async with stage.worker_here():
+        run = await stage.start(plan(mail_step(order_id, "one")))
+        await run.in_state(RunState.HALTED)
+        await ann.gets_ready()
+        await ann.page.goto(served.url)
+        for text in ("Halted: calls of mail.send", "so far 0 of 1 approvals", "needs a passkey"):
+            await expect(halted.filter(has_text="<b>it</b> pays twice")).to_contain_text(text)
+        await expect(halted.filter(has_text="nobody is named")).to_contain_text("No page lifts it")
+        await expect(ann.page.get_by_role("button", name="Lift it")).to_be_disabled()
+
+        await ann.page.goto(f"{served.url}/keys")
+        await ann.page.get_by_role("button", name="Make a passkey").click()
+        await expect(ann.page.locator("#passkey")).to_contain_text("webauthn")
+        served.register("ann", await ann.page.locator("#passkey").text_content() or "")
+        await ann.page.goto(served.url)
+        assert stage.shop.counts(order_id).get("mails", 0) == 0
+        await ann.page.get_by_role("button", name="Lift it").click()
+        said = halted.get_by_role("status")
+        await expect(said).to_contain_text("is lifted: what has waited goes on")
+        await expect(said).to_be_focused()
+        await run.completed()
+
+    assert stage.shop.counts(order_id)["mails"] == 1
+    with stage.ledger.transaction(stage.tenant) as tx:
+        assert {one.tool: one.lifted_by for one in list_halts(tx)} == {
+            "mail.send": "ann",
+            "parcels.send": None,
+        }
+        [vote] = tx.all(rows_of(halt_votes))
+    header = json.loads(urlsafe_b64decode(vote["signature"].split(".")[0] + "=="))
+    assert header["typ"] == "surehand-decision+webauthn"
+
+
+async def test_a_halt_that_is_not_what_is_signed_is_not_drawn(
+    stage: Stage, ann: Approver, served: Served
+) -> None:
+    policy = HaltPolicy(lift=LiftPolicy(roles=("operator",)))
+    with stage.ledger.transaction(stage.tenant) as tx:
+        halt_calls(tx, "oscar", "it pays twice", tool="mail.send", policy=policy)
+
+    async def lie(route: Route) -> None:
+        told = await (await route.fetch()).json()
+        told[0]["halt"][1] = "harmless.tool"
+        await route.fulfill(json=told)
+
+    await ann.page.route("**/halts.json", lie)
+    await ann.signs_in()
+    shown = ann.page.locator("#halts")
+    await expect(shown).to_contain_text("What is shown is not what the server asks you to sign")
+    await expect(ann.page.get_by_role("button", name="Lift it")).to_have_count(0)
+
+
+async def test_a_run_shows_what_an_undo_would_take_back(
+    stage: Stage, ann: Approver, served: Served, order_id: str
+) -> None:
+    steps = [refund_step(order_id), mail_step(order_id, "mail")]
+    asks = {"id": "go", "ask": {"question": "Go?"}, "after": ["mail", "refund"]}
+    async with stage.worker_here():
+        run = await stage.start(plan(*steps, asks))
+        await run.approve()
+        await run.in_state(RunState.WAITING_INPUT)
+        await ann.signs_in()
+        await ann.page.goto(f"{served.url}/run?id={run.run_id}")
+        await ann.page.get_by_text("What would be undone").click()
+        told = ann.page.locator("#undone")
+        await expect(told).to_contain_text("Would be undone, in this order")
+        lines = await told.locator("li").all_inner_texts()
+        asked = ("unwind", run.run_id, "--dry-run", "--json")
+        said = (await asyncio.to_thread(served.starter, *asked)).document()
+        assert lines == [*said["undone"], *(f"{o['step_id']}: {o['reason']}" for o in said["left"])]
+        assert said["undone"] == ["refund"] and len(lines) == 2
+    assert stage.shop.counts(order_id) == {**stage.shop.counts(order_id), "refunds": 1, "mails": 1}

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from playwright.async_api import Page, Request, Route, expect
 
 from docs.pictures import take, wanted
+from surehand.activities.ledger.halts import HaltPolicy, LiftPolicy, halt_calls
 from surehand.cli.approvals_server import pages as pages_
 from surehand.workflows.contracts.base import RunState
 from tests.browser.accessibility import violations
@@ -151,6 +152,11 @@ async def test_axe_finds_nothing_wrong_anywhere(stage: Stage, ann: Approver, ord
         await ann.reject.click()
         await ann.says("counts: rejected by ann")
         await look("list", "/", "Refund 120.00 EUR", pictured=True)
+        with stage.ledger.transaction(stage.tenant) as tx:
+            lifted = LiftPolicy(roles=("operator",))
+            how = {"tool": "parcels.send", "policy": HaltPolicy(lift=lifted)}
+            halt_calls(tx, "oscar", "two labels for a parcel", **how)
+        await look("list", "/", "Halted: calls of parcels.send", "with a halt")
         several = f"/several?id={ids[0]}&id={ids[1]}"
         await look("several", several, "Approve all of these (2)", pictured=True)
         await look("others", "/others", "How many vouchers?", pictured=True)
@@ -160,6 +166,8 @@ async def test_axe_finds_nothing_wrong_anywhere(stage: Stage, ann: Approver, ord
         await look("artifacts", kept, "text/markdown", "with one", pictured=True)
         await look("run", f"/run?id={asking.run_id}", "How many vouchers?", "that asks")
         await look("run", f"/run?id={doubtful.run_id}", "Settle it", "in doubt")
+        await page.get_by_text("What would be undone").click()
+        await look("run", "", "Would not be undone", "with what would be undone")
         await look("run", f"/run?id={waiting[0].run_id}", "Waiting for an approval", pictured=True)
         await look("error", "/approval?id=run-404/refund/1", "That did not work", pictured=True)
         await page.goto("about:blank")  # or it goes on to follow

@@ -117,6 +117,7 @@ async def site(ledger: Ledger) -> AsyncIterator[Site]:
         *("/", "/approval?id=run-1/refund/1", "/keys", "/mine"),
         *("/approval.json?id=run-1/refund/1", "/story.json?run=run-1"),
         *("/artifacts?id=run-1", "/artifact?run=run-1&id=ar-1"),
+        *("/halts.json", "/undo.json?id=run-1"),
     ],
 )
 async def test_whoever_is_not_signed_in_is_told_how_and_sees_nothing(site: Site, path: str) -> None:

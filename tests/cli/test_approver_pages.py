@@ -16,7 +16,13 @@ from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.core.tables import approvals
-from surehand.activities.ledger.halts import halt_calls
+from surehand.activities.ledger.halts import (
+    Halt,
+    HaltPolicy,
+    LiftPolicy,
+    halt_calls,
+    list_halts,
+)
 from surehand.activities.ledger.history.audit import verify_chain
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.steps import foreign
@@ -29,6 +35,7 @@ from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import Needs, Requirement
 from tests.cli.test_approvals_server import HOSTILE, Site, site
 from tests.cli.test_artifacts import kept
+from tests.ledger.people import person
 from tests.ledger.scene import RUN, Scene
 
 __all__ = ["site"]
@@ -350,3 +357,35 @@ async def test_nobody_takes_back_that_params_are_secret(site: Site) -> None:
         tx.execute(update_rows(approvals, approval_id=secret).values(secret=False))
     [row] = site.scene.rows(approvals)
     assert row["secret"] is True
+
+
+async def test_nobody_lifts_a_halt_in_another_s_name_or_without_being_asked(site: Site) -> None:
+    scene = site.scene
+    person(scene, "ann", "operator")
+    with scene.tx() as tx:
+        named = HaltPolicy(lift=LiftPolicy(roles=("operator",), proof="signed"))
+        made, bare = halt_calls(tx, "oscar", "x", policy=named), halt_calls(tx, "oscar", "y")
+
+    def yes(of: Halt, **changes: str) -> dict[str, str]:
+        said = {"approval_id": of.halt_id, "params_hash": of.params_hash, "outcome": "approve"}
+        return {**said, "approver": "ann", **changes}
+
+    assert (await site.post("/lift", yes(made))).status_code == 401
+    await site.sign_in("ann")
+    for sent, status, why in (
+        (yes(made, approver="bob"), 400, "decide in no other name"),
+        (yes(made), 409, "decisions have to be signed here"),
+        (yes(made, params_hash=bare.params_hash), 409, "another halt than the one that was shown"),
+        (yes(bare), 409, "nobody is named who lifts it"),
+        (yes(made, approval_id="halt-1"), 409, "there is no halt"),
+        ([], 400, "approver"),
+    ):
+        told = await site.post("/lift", sent)
+        assert (told.status_code, why in told.json()["error"]) == (status, True), told.json()
+    shown = (await site.get("/halts.json")).json()
+    assert [(one["approval_id"], one["lacking"]) for one in shown] == [
+        (one.halt_id, "0 of 1 approvals of operator" if one is made else None)
+        for one in sorted((made, bare), key=lambda one: (one.halted_ms, one.halt_id))
+    ]
+    with scene.tx() as tx:
+        assert [one.lifted_ms for one in list_halts(tx)] == [None, None]

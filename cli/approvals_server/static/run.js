@@ -43,9 +43,37 @@ const AGAIN = 5000;
 /** @type {Map<string, string>} Ids of messages by what they say: the same one again counts once. */
 const ids = new Map();
 
+part("undo").addEventListener("toggle", previewUndo);
+previewUndo(); // it may have been opened before
 follow(`/follow/run${query}`, draw);
 // Also where too many follow already.
 await draw();
+
+/** Say what `unwind --dry-run` says now; it is asked each time that it is opened. */
+async function previewUndo() {
+  if (!part("undo").open) {
+    return;
+  }
+  showText(part("undone"), "Asking a worker…");
+  try {
+    const found = JSON.parse(await fetchText(`/undo.json${query}`));
+    part("undone").replaceChildren();
+    const undone = found.undone.map((step) => made("li", {}, shown(step)));
+    const left = found.left.map(({ step_id: step, reason }) =>
+      made("li", {}, made("b", {}, shown(step)), ": ", shown(reason)),
+    );
+    listUnder("Would be undone, in this order", undone, found.more_undone);
+    listUnder("Would not be undone", left, found.more_left);
+  } catch (error) {
+    showText(part("undone"), `This cannot be said: ${words(error)}`);
+  }
+}
+
+function listUnder(title, lines, more) {
+  const rest = more ? [`and ${more} more`] : lines.length ? [] : ["nothing"];
+  const all = [...lines, ...rest.map((text) => made("li", {}, text))];
+  part("undone").append(made("h3", {}, title), made("ol", {}, ...all));
+}
 
 async function draw() {
   asked += 1;

@@ -77,7 +77,7 @@ export async function prepared({ request, outcome, reason = "", params }) {
   if (outcome !== "reject") {
     await refuseOtherParams(request);
   }
-  const run_id = runOf(approval_id, tenant);
+  const run_id = request.halt ? approval_id : runOf(approval_id, tenant);
   const decision = { approval_id, params_hash, outcome, approver: principal, reason };
   const fresh = freshClaims(tenant, principal);
   const claims = { ...fresh, approval_id, run_id, params_hash, outcome };
@@ -142,9 +142,11 @@ export async function deliver(path, sent, accepted) {
     : { how: "lost", said: `${LOST} (${why})` };
 }
 
-/** Refuse a request whose hash is not that of its call. */
+/** Refuse a request whose hash is not that of its call, or of the halt that it lifts. */
 export async function refuseOtherParams(request) {
-  if ((await paramsHash(request)) !== request.params_hash) {
+  const { halt, approval_id } = request;
+  const found = await (halt ? digest(halt) : paramsHash(request));
+  if (found !== request.params_hash || (halt && halt[0] !== approval_id)) {
     throw new Error(
       "What is shown is not what the server asks you to sign.",
     );
