@@ -1,4 +1,4 @@
-"""What encrypts: key-encryption keys, the keys of runs, a codec server for starters without keys.
+"""What encrypts: key-encryption keys, and the keys of runs.
 
 Key-encryption keys wrap the keys of runs. They come from a file, from the environment, or from an
 object of the user's own that asks a key management service. The first one wraps, each of them
@@ -15,7 +15,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import json
 import os
 import re
 import secrets
@@ -27,10 +26,8 @@ from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
-from urllib.parse import urlsplit
 
-from google.protobuf import json_format
-from temporalio.api.common.v1 import Payload, Payloads
+from temporalio.api.common.v1 import Payload
 
 from surehand.process import settings
 from surehand.process.exits import WrongUse
@@ -42,7 +39,6 @@ from surehand.workflows.contracts.approvals import ALGORITHM
 from surehand.workflows.identity import tenant_of_run
 
 if TYPE_CHECKING:
-    import httpx
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     from joserfc.jws import JWSRegistry
 
@@ -383,81 +379,3 @@ def _associated_data(place: payload_codec.Place) -> bytes:
     """
     tenant, root = tenant_of_run(place.workflow_id), place.root
     return canonical_json([tenant, root, place.workflow_id, place.part.value])
-
-
-#: Seconds; whoever types a command waits for it.
-_LIMIT: Final = 15.0
-
-
-class RemoteEncryption:
-    """Encrypts and decrypts by asking a codec server."""
-
-    def __init__(self, endpoint: str, token: str, namespace: str) -> None:
-        url = urlsplit(endpoint)
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise WrongUse(f"setting {settings.CODEC_ENDPOINT}: {endpoint!r} is no http(s)://host")
-        self._endpoint = endpoint.rstrip("/")
-        self._headers = {"X-Namespace": namespace}
-        if token:
-            self._headers["Authorization"] = f"Bearer {token}"
-
-    async def encrypt(self, payload: Payload, place: payload_codec.Place, *, kept: bool) -> Payload:
-        """Encrypt a payload, as the port says; a client replays nothing, so ``kept`` is ignored."""
-        asked = Payload()
-        asked.CopyFrom(payload)
-        asked.metadata[payload_codec.WORKFLOW_ID] = place.workflow_id.encode()
-        asked.metadata[payload_codec.PART] = place.part.encode()
-        answer = await self._ask("encode", asked)
-        try:
-            encrypted = answer.metadata.get(payload_codec.ENCODING_KEY) == payload_codec.ENCRYPTED
-            if not encrypted or not place.holds(payload_codec.place_named(answer)):
-                raise payload_codec.NotDecrypted("it is not")
-        except payload_codec.NotDecrypted as error:
-            # Whatever answers there, what is secret is not sent on in plain.
-            raise payload_codec.KeyUnavailable(
-                f"{self._endpoint} has not encrypted a payload"
-            ) from error
-        return answer
-
-    async def decrypt(self, payload: Payload, place: payload_codec.Place | None) -> Payload:
-        payload_codec.require_place(payload, place)
-        answer = await self._ask("decode", payload)
-        if answer.metadata.get(payload_codec.ENCODING_KEY) == payload_codec.ENCRYPTED:
-            raise payload_codec.NotDecrypted(f"{self._endpoint} does not decrypt it")
-        return answer
-
-    async def _ask(self, what: str, payload: Payload) -> Payload:
-        import httpx  # late: whoever has a key needs none of it
-
-        body = json_format.MessageToDict(Payloads(payloads=[payload]))
-        try:
-            async with httpx.AsyncClient(timeout=_LIMIT, headers=self._headers) as client:
-                answer = await client.post(f"{self._endpoint}/{what}", json=body)
-        except httpx.HTTPError as error:
-            why = str(error) or type(error).__name__
-            raise payload_codec.KeyUnavailable(
-                f"codec server {self._endpoint} does not answer: {why}"
-            ) from error
-        if answer.status_code in (401, 403):
-            raise payload_codec.KeyUnavailable(
-                f"codec server {self._endpoint} refuses to {what}: {_reason_in(answer)}"
-                f" ({settings.CODEC_TOKEN})"
-            )
-        try:
-            if answer.status_code != 200:
-                raise ValueError(_reason_in(answer))
-            [found] = json_format.ParseDict(answer.json(), Payloads()).payloads
-        except (ValueError, json_format.ParseError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise payload_codec.KeyUnavailable(
-                f"codec server {self._endpoint}: {reason}"
-            ) from error
-        return found
-
-
-def _reason_in(answer: httpx.Response) -> str:
-    try:
-        told = json.loads(answer.text)["error"]
-    except (ValueError, KeyError, TypeError):
-        told = f"HTTP {answer.status_code}"
-    return str(told)

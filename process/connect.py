@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -157,9 +157,6 @@ class Target:
     """Where large payloads are kept: the workers' artifact store."""
     plugins: tuple[str, ...] = ()
     """Temporal plugins of the user's own, as ``module:object``."""
-    codec_endpoint: str = ""
-    """The codec server that encrypts and decrypts for whoever has no keys."""
-    codec_token: str = field(default="", repr=False)
     encrypts: bool = False
     """Whether there are key-encryption keys: then nothing is sent in plain."""
 
@@ -174,12 +171,8 @@ def find_target(environment: Mapping[str, str]) -> Target:
     namespace = options.get("namespace") or DEFAULT_NAMESPACE
     artifacts = environment.get(f"{settings.PREFIX}ARTIFACTS") or settings.DEFAULT_ARTIFACTS
     plugins = tuple(filter(None, map(str.strip, environment.get(PLUGINS, "").split(","))))
-    endpoint = environment.get(settings.CODEC_ENDPOINT, "")
-    token, keys = (
-        environment.get(settings.CODEC_TOKEN, ""),
-        environment.get(settings.KEYS, "").strip(),
-    )
-    return Target(address, namespace, options, artifacts, plugins, endpoint, token, bool(keys))
+    keys = environment.get(settings.KEYS, "").strip()
+    return Target(address, namespace, options, artifacts, plugins, bool(keys))
 
 
 async def connect(
@@ -228,15 +221,10 @@ def client_converter(target: Target, encryption: Encryption | None = None) -> Da
             hint = f"set {settings.PREFIX}ARTIFACTS to the store that the workers use"
             raise StoreUnavailable(f"{error}: {hint}") from error
 
-    if encryption is None and target.codec_endpoint:
-        from surehand.process.ciphers import RemoteEncryption
-
-        encryption = RemoteEncryption(target.codec_endpoint, target.codec_token, target.namespace)
     if encryption is None and target.encrypts:
         raise WrongUse(
             f"{settings.KEYS} is set, but keys of runs are in the ledger, which this program does"
-            f" not open: set {settings.CODEC_ENDPOINT} to a codec server"
-            f" (`{command('codec', 'serve')}`)"
+            f" not open: set {settings.PREFIX}DATABASE_URL"
         )
     return data_converter(open_store, waits=False, encryption=encryption)
 

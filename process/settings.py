@@ -229,8 +229,6 @@ PREFIX: Final = "SUREHAND_"
 ENV_FILE: Final = Path(".env")
 #: Names the key-encryption keys (``ciphers.py``).
 KEYS: Final = f"{PREFIX}KEY_ENCRYPTION_KEYS"
-CODEC_ENDPOINT: Final = f"{PREFIX}CODEC_ENDPOINT"
-CODEC_TOKEN: Final = f"{PREFIX}CODEC_TOKEN"
 #: What docker-compose.yml takes from ``.env`` beside the settings, without prefix.
 _OF_COMPOSE: Final = frozenset({"IMAGE", "PREVIOUS_IMAGE", "PREVIOUS_BUILD_ID"})
 #: Settings that Temporal's worker controller gives to its workers by its own names. It makes up

@@ -150,11 +150,6 @@ class Settings(BaseModel):
     """Encrypts what goes through Temporal: ``ID=KEY,...``, a file with such lines that nobody else
     can read, or ``module:name``; the first key wraps the keys of runs. Empty: nothing is
     encrypted."""
-    codec_endpoint: str = ""
-    """For starters without ledger and keys: the codec server that encrypts for them, such as
-    ``https://codec.example.com``."""
-    codec_token: SecretStr = SecretStr("")
-    """What a starter shows to the codec server."""
     log_format: Literal["console", "json"] = "console"
     """``console`` for people, ``json`` for machines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

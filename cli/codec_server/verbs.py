@@ -15,7 +15,7 @@ from surehand.cli.printer import Reply, Shape
 from surehand.cli.serving import is_loopback, parse_address, serve_app
 from surehand.process.connect import find_target
 from surehand.process.exits import ExitCode, WrongUse
-from surehand.process.settings import CODEC_TOKEN, KEYS
+from surehand.process.settings import KEYS
 from surehand.workflows.payload_codec import Store
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8081"
@@ -43,7 +43,7 @@ async def serve(
         typer.Option("--origin", metavar="URL", help="Where the Web UI is served; several times."),
     ] = None,
 ) -> ExitCode:
-    """Encrypt and decrypt for the Web UI, Temporal's command line, and starters without keys.
+    """Encrypt and decrypt for the Web UI, Temporal's command line, and programs of other languages.
 
     It speaks no TLS: put a proxy in front of it where others reach it.
 
@@ -107,7 +107,7 @@ def token(
         raise WrongUse(f"tokens {file} cannot be written: {error.strerror}") from error
     shown = NewToken(token=made, tenants=list(holder.tenants), right=holder.right)
     lines = [
-        f"{CODEC_TOKEN}={made}",
+        f"Token: {made}",
         f"It may {holder.right} what is tenant {caller.tenant}'s, and is shown this once.",
     ]
     return Reply(shown, lines)

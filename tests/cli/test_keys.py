@@ -76,8 +76,8 @@ async def end_all(address: str, queue: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def codec(office: Office) -> Iterator[Callable[[str], dict[str, str]]]:
-    """A codec server; gives the settings of whoever has a new token of a right."""
+def codec(office: Office) -> Iterator[Callable[[str], list[str]]]:
+    """A codec server; gives the options of whoever has a new token of a right."""
     tokens = office.folder / "tokens"
     tokens.touch()
     serve = ["codec", "serve", "--tokens", str(tokens), "--http", "127.0.0.1:0"]
@@ -87,13 +87,13 @@ def codec(office: Office) -> Iterator[Callable[[str], dict[str, str]]]:
         found = re.search(r"http://\S+", server.output())
         assert found is not None
 
-        def settings_of(right: str) -> dict[str, str]:
+        def options_of(right: str) -> list[str]:
             made = starter("codec", "token", str(tokens), "--right", right, "--json")
             token = made.document()["token"]
             assert token not in tokens.read_text()
-            return {"SUREHAND_CODEC_ENDPOINT": found[0], "SUREHAND_CODEC_TOKEN": token}
+            return ["--codec-endpoint", found[0], "--codec-auth", f"Bearer {token}"]
 
-        yield settings_of
+        yield options_of
 
 
 @pytest.fixture
@@ -114,23 +114,7 @@ def said_in(history: str) -> list[str]:
     return [base64.b64decode(data).decode(errors="replace") for data in found]
 
 
-def test_a_starter_that_reaches_temporal_alone_works_through_the_codec_server(
-    office: Office,
-    codec: Callable[[str], dict[str, str]],
-    shop: ShopProcess,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    verbs = office.without_keys(monkeypatch, **codec("write"))
-    name, order, arguments = start(shop)
-    started = verbs(*arguments, "--wait")
-    verbs.approve(name, "--as", "ann")
-    shown = verbs("show", name, "--follow")
-
-    assert (started.code, shown.code) == (10, 0), (started, shown)
-    assert shop.counts(order)["refunds"] == 1
-
-
-def test_a_starter_without_codec_server_reads_nothing_and_starts_nothing(
+def test_a_starter_without_keys_reads_nothing_and_starts_nothing(
     office: Office, verbs: Verbs, shop: ShopProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, order, arguments = start(shop)
@@ -156,13 +140,13 @@ def test_without_a_ledger_nothing_is_plain(office: Office, monkeypatch: pytest.M
     refused = office.without_keys(monkeypatch, **keys)("list")
 
     assert refused.code == 2
-    assert "SUREHAND_CODEC_ENDPOINT" in refused.line()
+    assert "set SUREHAND_DATABASE_URL" in refused.line()
 
 
 def test_a_signal_of_temporal_s_command_line_is_encrypted_by_the_codec_server_and_counts(
     office: Office,
     verbs: Verbs,
-    codec: Callable[[str], dict[str, str]],
+    codec: Callable[[str], list[str]],
     shop: ShopProcess,
     temporal_cli: Path,
 ) -> None:
@@ -171,9 +155,7 @@ def test_a_signal_of_temporal_s_command_line_is_encrypted_by_the_codec_server_an
     approval_id, _, params_hash = verbs.asked(name)
     request = {"approval_id": approval_id, "params_hash": params_hash}
     decision = json.dumps({**request, "outcome": "approve", "approver": "ann"})
-    given = codec("write")
-    server = ["--codec-endpoint", given["SUREHAND_CODEC_ENDPOINT"]]
-    server += ["--codec-auth", f"Bearer {given['SUREHAND_CODEC_TOKEN']}"]
+    server = codec("write")
     sent = [str(temporal_cli), "workflow", "signal", "--workflow-id", name, "--name", "decide"]
     sent += ["--input", decision, "--address", office.settings["TEMPORAL_ADDRESS"], *server]
     signalled = subprocess.run(sent, timeout=60, capture_output=True, text=True)

@@ -25,7 +25,7 @@ from surehand.cli.codec_server.server import (
     write_line,
 )
 from surehand.process.blobs import Blobs
-from surehand.process.ciphers import KeyRing, RemoteEncryption, RunEncryption, new_key
+from surehand.process.ciphers import KeyRing, RunEncryption, new_key
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.base import as_pasted, as_unreadable
 from surehand.workflows.payload_codec import (
@@ -36,9 +36,6 @@ from surehand.workflows.payload_codec import (
     LARGEST_SENT,
     PART,
     WORKFLOW_ID,
-    KeyUnavailable,
-    Part,
-    Place,
     data_converter,
 )
 
@@ -317,51 +314,3 @@ def test_a_wrong_line_of_the_tokens_is_named(tmp_path: Path, line: str) -> None:
 
     with pytest.raises(WrongUse, match="line 2"):
         TokenFile(file)
-
-
-@pytest.fixture
-def remote(
-    transport: httpx.ASGITransport, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], RemoteEncryption]:
-    """What a starter without keys encrypts with, on a way to the server that needs no port."""
-    real = httpx.AsyncClient
-    monkeypatch.setattr("httpx.AsyncClient", lambda **options: real(**options, transport=transport))
-    return lambda token: RemoteEncryption("http://codec/", token, "default")
-
-
-async def test_a_starter_without_keys_encrypts_for_a_run_and_reads_it(
-    remote: Callable[[str], RemoteEncryption], convert: Convert
-) -> None:
-    place = Place("run~pay", Part.WORKFLOW)
-    encrypted = await remote(WRITER).encrypt(PLAIN, place, kept=False)
-
-    assert await convert("run~pay").decode([encrypted]) == [{"secret": 1}]
-    assert (await remote(READER).decrypt(encrypted, place)).data == PLAIN.data
-
-
-async def test_a_reading_token_sends_nothing(remote: Callable[[str], RemoteEncryption]) -> None:
-    with pytest.raises(KeyUnavailable, match=r"may read, and write nothing .*CODEC_TOKEN"):
-        await remote(READER).encrypt(PLAIN, Place("run", Part.WORKFLOW), kept=False)
-
-
-async def test_a_plain_server_gets_nothing_sent_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def echo(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=request.content)
-
-    real = httpx.AsyncClient
-    monkeypatch.setattr(
-        "httpx.AsyncClient", lambda **options: real(**options, transport=httpx.MockTransport(echo))
-    )
-    with pytest.raises(KeyUnavailable, match="has not encrypted"):
-        await RemoteEncryption("http://codec", "", "default").encrypt(
-            PLAIN, Place("run", Part.WORKFLOW), kept=False
-        )
-
-
-async def test_a_codec_server_that_is_away_is_named() -> None:
-    gone = RemoteEncryption("http://127.0.0.1:1", "token", "default")
-
-    with pytest.raises(KeyUnavailable, match=r"http://127.0.0.1:1 does not answer"):
-        await gone.encrypt(PLAIN, Place("run", Part.WORKFLOW), kept=False)
-    with pytest.raises(WrongUse, match="CODEC_ENDPOINT"):
-        RemoteEncryption("codec.example.com", "token", "default")

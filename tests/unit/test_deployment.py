@@ -41,8 +41,6 @@ NOT_HANDED_ON: Final = {
     "user": "a starter's",
     "key": "a starter's, and a private key",
     **{name: "of the approvers' pages, which have them below" for name in OF_THE_PAGES},
-    "codec_endpoint": "a starter's, where it has no keys",
-    "codec_token": "the same",
 }
 #: Settings that the file itself gives, as a part of the cluster that it makes.
 OF_THE_CLUSTER: Final = {"database_url", "health", "task_queue", "log_format"}
