@@ -41,7 +41,7 @@ LOCK = $(UV) --no-config pip compile --universal --python-version 3.11 \
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo drill-full bench test test-all test-full test-exhaustive test-properties test-cluster check \
-	format reference screenshots docs dev worker lock check-compose check-kubernetes sbom audit clean
+	format reference screenshots docs dev worker lock check-compose check-kubernetes dist sbom audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -171,6 +171,13 @@ sbom: $(RUNTIME_INSTALLED) ## List what the image's Python has inside, with lice
 
 audit: $(SUPPLY_INSTALLED) ## Ask after known vulnerabilities of what the image has inside
 	@.ci/audit "$(SUPPLY_VENV)/bin/pip-audit"
+
+# Of the last commit: what lies about in a checkout is in no release.
+dist: $(SUPPLY_INSTALLED) ## Build wheel and sdist of the last commit, and check them
+	@rm -rf dist/source dist/*.whl dist/*.tar.gz && mkdir -p dist/source && git archive HEAD | tar -x -C dist/source
+	@"$(SUPPLY_VENV)/bin/python" -m build --outdir dist dist/source > dist/build.log || { cat dist/build.log; exit 1; }
+	@rm -rf dist/source
+	@"$(SUPPLY_VENV)/bin/twine" check --strict dist/*.whl dist/*.tar.gz
 
 clean: ## Remove the virtual environment and caches; data in .surehand/ stays
 	rm -rf "$(VENV)" "$(DOCS_VENV)" "$(SUPPLY_VENV)" "$(RUNTIME_VENV)" site build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
