@@ -16,7 +16,9 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 
+from surehand.activities.ledger.approvals.decisions import lift_halt
 from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.halts import halt_calls
 from surehand.activities.ledger.history.reads import Evidence, read_evidence
 from surehand.activities.ledger.people import principals
 from surehand.client.connection import Connection
@@ -103,6 +105,17 @@ class Principals:
             with ledger.transaction(self._tenant) as tx:
                 principals.revoke_grant(tx, name, "permission", permission, ACTOR)
         self._given[name].discard(("permission", permission))
+
+    async def halt_run(self, run_id: str) -> str:
+        """Halt the calls of a run and its child runs; returns the halt's id."""
+        async with open_ledger(self._url) as ledger:
+            with ledger.transaction(self._tenant) as tx:
+                return halt_calls(tx, ACTOR, REASON, run_id=run_id).halt_id
+
+    async def lift_halt(self, halt_id: str) -> None:
+        async with open_ledger(self._url) as ledger:
+            with ledger.transaction(self._tenant) as tx:
+                lift_halt(tx, halt_id, ACTOR)
 
 
 class People:
@@ -285,8 +298,8 @@ class Disturber(People):
     async def _force_wait(self, how: ForcedWait) -> None:
         self.held = self._target.step
         match how:
-            case ForcedWait.PAUSE:
-                await self._pause_at_call()
+            case ForcedWait.PAUSE | ForcedWait.HALT:
+                await self._stop_at_call(how)
             case ForcedWait.APPROVAL:
                 await self._wait_for_approval()
             case ForcedWait.ASK:
@@ -298,22 +311,31 @@ class Disturber(People):
             case _:
                 assert_never(how)
 
-    async def _pause_at_call(self) -> None:
+    async def _stop_at_call(self, how: ForcedWait) -> None:
+        """Pause the run before the call, or halt its calls, and let another worker go on."""
         asked = await self.wait_until(self._find_question)
-        await self.pause_run()
+        halt_id = None
+        if how is ForcedWait.HALT:
+            halt_id = await self.principals.halt_run(self._run_id)
+        else:
+            await self.pause_run()
+        state = StepState.HALTED if halt_id else StepState.PAUSED_USER
         await self.answer_question(asked)
-        # Approvals may be given while a run is paused: they make no call.
+        # Approvals may be given while a run stands: they make no call.
         self.held = ""
-        if not await self._wait_until_still("pause"):
+        if not await self._wait_until_still(how.value, state):
             return
         before = await self._count_calls()
         await self._workers.replace_all()
-        if await self._wait_until_still("pause") and await self._count_calls() == before:
+        if await self._wait_until_still(how.value, state) and await self._count_calls() == before:
             self._played.reached = True
         else:
-            why = f"a call was made while the run was paused before {self._target.step}"
+            why = f"a call was made in spite of the {how.value} before {self._target.step}"
             self._played.violations.append(why)
-        await self.resume_run()
+        if halt_id is None:
+            await self.resume_run()
+        else:
+            await self.principals.lift_halt(halt_id)
 
     async def _wait_for_approval(self) -> None:
         request = await self.wait_until(self._find_request)

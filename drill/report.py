@@ -21,6 +21,8 @@ class ForcedWait(StrEnum):
 
     PAUSE = "pause"
     """It is paused right before the step's call, and resumed by another worker."""
+    HALT = "halt"
+    """Its calls are halted right before the step's, and made by another worker after the lift."""
     APPROVAL = "approval"
     """The call needs an approval, whatever its policies say; another worker makes it."""
     ASK = "ask"

@@ -103,6 +103,10 @@ MODES: Final = tuple(mode.value for mode in Durability)
 CASE_LIMIT: Final = timedelta(minutes=2)
 
 
+#: What only the owner of a ledger may do or take back.
+_IN_OWN_LEDGER: Final = (ForcedWait.PERMISSION_LOSS, ForcedWait.HALT)
+
+
 class DrillRequest:
     """A plan, what of it is drilled, and the user's functions."""
 
@@ -124,12 +128,13 @@ class DrillRequest:
         self.plan = load_plan(plan_name, changes)
         self.limit = limit
         require_known("--points", points, POINTS)
-        if ForcedWait.PERMISSION_LOSS in points and not own_ledger:
-            raise WrongUse(
-                "--points permission_loss: with --database the permissions are not the drill's to"
-                " take away: leave one of the two out"
-            )
-        there = [p for p in POINTS if own_ledger or p is not ForcedWait.PERMISSION_LOSS]
+        for point in () if own_ledger else _IN_OWN_LEDGER:
+            if point in points:
+                raise WrongUse(
+                    f"--points {point}: with --database permissions and halts are not the drill's"
+                    " to change: leave one of the two out"
+                )
+        there = [p for p in POINTS if own_ledger or p not in _IN_OWN_LEDGER]
         self.points = [point for point in there if not points or point in points]
         require_known("--modes", modes, MODES)
         self.modes = list(modes or MODES[:1])
@@ -181,7 +186,7 @@ def _has_point(target: DrillTarget, point: Point) -> bool:
         case ForcedWait() if target.asks:
             return point is ForcedWait.ASK
         case ForcedWait() if target.tool == MODEL:  # A turn needs nobody's approval.
-            return point in (ForcedWait.PAUSE, ForcedWait.ASK)
+            return point in (ForcedWait.PAUSE, ForcedWait.ASK, ForcedWait.HALT)
         case ForcedWait():
             there = point is not ForcedWait.PERMISSION_LOSS or permission is not None
             return there and (point is not ForcedWait.EXPIRY or target.may_ask_again)

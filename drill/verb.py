@@ -87,7 +87,7 @@ def drill(
 
     Crash points: before_claim, after_claim, during_call, after_call, after_outcome, before_report.
 
-    Forced waits: pause, approval, ask, permission_loss, expiry.
+    Forced waits: pause, halt, approval, ask, permission_loss, expiry.
 
     Operations: reset, reset_step, reset_killed, terminate, deploy, freeze.
 

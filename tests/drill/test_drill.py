@@ -17,7 +17,7 @@ from tests.drill_selections import AGENT_PLAN, AGENTS, Selection
 from tests.shop_process import ShopProcess
 
 #: Each but `approval`, which is played where it goes wrong.
-INTERRUPTIONS = "pause,ask,permission_loss,expiry"
+INTERRUPTIONS = "pause,halt,ask,permission_loss,expiry"
 TWO_OF_FINANCE = "steps.refund.approval={roles: [finance], quorum: 2}"
 FAILS = str(ROOT / "examples" / "refund_fails.yaml")
 
@@ -108,6 +108,33 @@ def test_interrupted_runs_wait_and_then_make_each_call_once_as_approved_and_allo
     calls = 2 + len(places)
     tally = {"as_approved": calls, "gated": calls, "drifted": 0, "losses": 1}
     assert ended.document()["tally"] == tally
+
+
+LIMITS = """
+limits:
+  - {name: a-restock, tools: [inventory.restock], most: 0, within: 24h, ask: {roles: [finance]}}
+  - {name: mails, tools: [mail.send], most: 1, within: 24h}
+"""
+
+
+@pytest.mark.crash
+def test_what_a_limit_asks_about_is_approved_and_made_once(
+    settings: dict[str, str], shop: ShopProcess, tmp_path: Path
+) -> None:
+    before = shop.counts()
+    (tmp_path / "limits.yaml").write_text(LIMITS)
+    starter = Starter({**settings, "SUREHAND_LIMITS": str(tmp_path / "limits.yaml")}, tmp_path)
+    chosen = ("--steps=restock,mail", "--points=after_call,halt")
+    ended = starter("drill", REFUND, *OWN, *chosen, "--json")
+
+    assert ended.code == 0, ended
+    assert list(outcomes(ended).values()) == ["same world"] * 4
+    runs = 2 + 4
+    made = {name: count - before[name] for name, count in shop.counts().items()}
+    assert made == {**made, "refunds": runs, "restocks": runs, "mails": runs}
+    # A refund is asked about by its tool, a restock by the limit alone.
+    tally = ended.document()["tally"]
+    assert tally["gated"] == tally["as_approved"] >= 2 * runs
 
 
 @pytest.mark.crash

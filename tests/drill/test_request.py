@@ -42,7 +42,7 @@ def nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--report", "no/such/drill.html"], "there is no folder"),
         (
             ["--points", "permission_loss", "--database", "sqlite://"],
-            "not the drill's to take away",
+            "not the drill's to change",
         ),
         ([*WORLD, "--modes", "sync"], "set SUREHAND_TOOL_MODULES"),
     ],
@@ -63,16 +63,16 @@ def request_of(points: Sequence[str], **more: Any) -> DrillRequest:
 @pytest.mark.parametrize(
     ("facts", "there"),
     [
-        ({"effect": Effect.WRITE}, {"pause", "approval", "ask", "expiry"}),
-        ({"effect": Effect.WRITE, "may_ask_again": False}, {"pause", "approval", "ask"}),
+        ({"effect": Effect.WRITE}, {"pause", "halt", "approval", "ask", "expiry"}),
+        ({"effect": Effect.WRITE, "may_ask_again": False}, {"pause", "halt", "approval", "ask"}),
         (
             {"effect": Effect.READ, "permission": "orders"},
-            {"pause", "approval", "ask", "expiry", "permission_loss"},
+            {"pause", "halt", "approval", "ask", "expiry", "permission_loss"},
         ),
         ({"effect": None, "asks": True}, {"ask"}),
         # It was approved with its step, and waits for nobody.
         ({"effect": Effect.WRITE, "undo": True}, set()),
-        ({"effect": Effect.READ, "tool": MODEL}, {"pause", "ask"}),
+        ({"effect": Effect.READ, "tool": MODEL}, {"pause", "halt", "ask"}),
     ],
 )
 def test_each_call_has_its_own_interrupts(facts: dict[str, Any], there: set[str]) -> None:
@@ -80,7 +80,7 @@ def test_each_call_has_its_own_interrupts(facts: dict[str, Any], there: set[str]
 
     assert set(request_of(list(ForcedWait)).points_of(target)) == there
     shared = request_of([], own_ledger=False)
-    assert set(shared.points_of(target)) & set(ForcedWait) == there - {"permission_loss"}
+    assert set(shared.points_of(target)) & set(ForcedWait) == there - {"permission_loss", "halt"}
 
 
 @pytest.mark.parametrize(
