@@ -253,7 +253,6 @@ def claim_request(
         covers=lambda scope: covered(scope, tool, prepared.params),
         permissions=frozenset(filter(None, (call.tool.permission, tool.permission))),
         drift=drift(call, tool),
-        withdrawn=tool.withdrawn,
         execution=attempt.execution,
         batch=attempt.batch,
         first_attempt=call.attempts_before + 1,

@@ -302,7 +302,6 @@ class Tool:
     health: Callable[[], Awaitable[bool]] | None = None
     resource: Callable[[Any], str | list[str]] | None = None
     fresh_for: timedelta | None = None
-    withdrawn: Literal["intervention", "notification"] = "intervention"
     foreign: bool = False
     secret_params: bool = False
     description: str = ""

@@ -113,7 +113,6 @@ def tool(
     health: Callable[[], Awaitable[bool]] | None = None,
     resource: Callable[[Any], str | list[str]] | None = None,
     fresh_for: timedelta | None = None,
-    withdrawn: Literal["intervention", "notification"] = "intervention",
     foreign: bool = False,
     secret_params: bool = False,
 ) -> Callable[[ToolFunction], Tool]:
@@ -159,8 +158,6 @@ def tool(
             call keeps them for 30 s at most.
         fresh_for: How old a read's output may be when a paused run is resumed. An older one is read
             again. If it differs, approvals that rest on it are void.
-        withdrawn: How people are told if somebody undoes an effect that a completed run relied on:
-            ``"intervention"``, or ``"notification"`` if nobody has to settle it.
         foreign: The output is content from outside, which strangers may have written: a web page, a
             mail, an issue. It marks the run, and policies can use the mark (``run.foreign``).
         secret_params: Each look at a request's params on the approvers' pages is an event of the
@@ -246,10 +243,6 @@ def tool(
             raise ToolboxError(f"tool {name!r}: a READ has no key, recovery or compensation")
         if fresh_for is not None and (effect is not Effect.READ or fresh_for < timedelta(0)):
             raise ToolboxError(f"tool {name!r}: fresh_for= is for a READ, and no less than nothing")
-        if withdrawn not in ("intervention", "notification"):
-            raise ToolboxError(
-                f'tool {name!r}: withdrawn= is "intervention" or "notification", not {withdrawn!r}'
-            )
         problem = _policy_problem(model, approval, permission)
         if problem:
             raise ToolboxError(f"tool {name!r}: {problem}")

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from surehand.activities.effects.recorder import Done, SaidNo
-from surehand.activities.ledger.core.tables import effects, interventions, notifications
+from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.history.audit import verify_chain
 from surehand.activities.ledger.steps.entries import Asked, Claimed, ClaimRequest, Committed
 from surehand.activities.tools.tool import Found, No, NotFound, Partial, Tool, ToolContext, Unknown
@@ -236,42 +236,6 @@ def test_a_run_that_has_completed_on_it_is_told_and_both_chains_say_so(relying: 
     # Nobody asks that run any more: it is settled in the ledger, once somebody has seen to it.
     seen_to = said(row["intervention_id"], "compensated")
     assert relying.settle(seen_to, OTHER_RUN) == (True, "settled: compensated")
-
-
-def test_a_tool_may_have_people_notified_only_of_what_a_run_has_completed_on(scene: Scene) -> None:
-    for name in ("done-1", "done-2", "under-way"):
-        scene.open_run(name)
-    scene.committed(scene.call())
-    for name in ("done-1", "done-2", "under-way"):
-        replay = scene.call(run_id=name, withdrawn="notification")
-        assert isinstance(scene.claim(replay), Committed)
-    scene.end("done-1", "done-2")
-
-    undo(scene)
-
-    # A run under way must not go on without a human's word, whatever its tool says.
-    assert [row["run_id"] for row in scene.rows(interventions)] == ["under-way"]
-    written = scene.rows(notifications, kind="effect.withdrawn")
-    assert sorted(row["run_id"] for row in written) == ["done-1", "done-2"]
-    for name in ("done-1", "done-2"):
-        [told] = scene.events(name, "effect.withdrawn")
-        assert told["body"]["action"] == "notify"
-
-
-def test_of_two_effects_that_one_step_relies_on_people_are_notified_of_each(scene: Scene) -> None:
-    scene.open_run(OTHER_RUN)
-    made = [scene.committed(scene.call(step_id=key, key=key)) for key in ("first", "second")]
-    for entry in made:
-        replay = scene.call(run_id=OTHER_RUN, key=entry.key, withdrawn="notification")
-        assert isinstance(scene.claim(replay), Committed)
-    scene.end(OTHER_RUN)
-
-    for entry in made:
-        scene.undone(entry)
-
-    written = scene.rows(notifications, kind="effect.withdrawn")
-    told = {word for row in written for word in row["facts"]["what"].replace(":", " ").split()}
-    assert len(written) == 2 and {"first", "second"} <= told
 
 
 @pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED])

@@ -187,13 +187,6 @@ def test_a_contradictory_declaration_is_refused(says: str) -> None:
         assert says in str(refused.value)
 
 
-def test_how_people_are_told_of_what_is_undone_is_one_of_two_ways() -> None:
-    assert make(**HUMAN).withdrawn == "intervention"
-    assert make(**HUMAN, withdrawn="notification").withdrawn == "notification"
-    with pytest.raises(ToolboxError, match="withdrawn="):
-        make(**HUMAN, withdrawn="a letter")
-
-
 def test_a_name_is_taken_once() -> None:
     with pytest.raises(ToolboxError, match=r"'mail\.send'"):
         Toolbox([make("mail.send", **HUMAN), make("mail.send", READ)])

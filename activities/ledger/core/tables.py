@@ -365,9 +365,6 @@ replays = _table_of_runs(
     Column("step_id", String(80), primary_key=True),
     Column("entry_id", String(80), primary_key=True),
     Column("replayed_ms", BigInteger, nullable=False),
-    # How a run that has completed is told when the effect is undone: as the tool said then.
-    Column("told_by", String(16), nullable=False),
-    _check("told_by", _one_of("told_by", ("intervention", "notification"))),
     _index("ix_replays_entry", "entry_id"),
 )
 

@@ -133,7 +133,7 @@ def note_replay(tx: Transaction, request: ClaimRequest, entry: Entry) -> None:
     """Note that a run goes on with the receipt of an effect that another one owns."""
     if entry.run_id == request.run_id:
         return
-    step = {"run_id": request.run_id, "step_id": request.step_id, "told_by": request.withdrawn}
+    step = {"run_id": request.run_id, "step_id": request.step_id}
     tx.insert_new(replays, {**step, "entry_id": entry.entry_id, "replayed_ms": tx.now_ms})
 
 
@@ -157,8 +157,7 @@ def tell_replayers(tx: Transaction, entry_id: str) -> None:
     """Tell each run that relies on an effect now undone: those under way, and those completed.
 
     A run under way makes no further effect before a human has settled its intervention. For one
-    that has completed an intervention is open until somebody has looked at what that means, or
-    people are only notified, if its tool said so.
+    that has completed an intervention is open until somebody has looked at what that means.
     """
     found = find_replayers(tx, entry_id)
     if not found:
@@ -170,7 +169,6 @@ def tell_replayers(tx: Transaction, entry_id: str) -> None:
     for replay in found:
         run_id, step_id = replay["run_id"], replay["step_id"]
         completed = replay["closed_ms"] is not None
-        notify = completed and replay["told_by"] == "notification"
         tx.event(
             run_id,
             "effect.withdrawn",
@@ -178,19 +176,8 @@ def tell_replayers(tx: Transaction, entry_id: str) -> None:
             entry_id=entry_id,
             tool=entry.tool,
             undone_by=entry.run_id,
-            action="notify" if notify else "ask_human",
+            action="ask_human",
         )
-        if notify:
-            notification_rows.write_notification(
-                tx,
-                Kind.WITHDRAWN,
-                Facts(what=plain_line(f"{undone} has completed on"), tool=entry.tool),
-                run_id=run_id,
-                step_id=step_id,
-                # A step may rely on several.
-                subject=f"{run_id}/{step_id}/{entry_id}",
-            )
-            continue
         question = (
             f"{undone} has completed on. Settle it as compensated once that is dealt with."
             if completed
@@ -204,7 +191,7 @@ def tell_replayers(tx: Transaction, entry_id: str) -> None:
 
 def find_replayers(tx: Transaction, entry_id: str) -> list[dict[str, Any]]:
     """Return the steps of other runs that rely on an effect, under way or completed."""
-    columns = (replays.c.run_id, replays.c.step_id, replays.c.told_by, runs.c.closed_ms)
+    columns = (replays.c.run_id, replays.c.step_id, runs.c.closed_ms)
     found = tx.all(
         rows_of(replays, *columns, entry_id=entry_id)
         .join(runs, ours(runs, run_id=replays.c.run_id))

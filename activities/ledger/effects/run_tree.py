@@ -458,14 +458,12 @@ _OWN: Final = rows_of(
     effects,
     effects.c.entry_id,
     func.coalesce(TREE.c.inside, effects.c.step_id).label("step_id"),
-    literal("intervention").label("told_by"),
     undoes=None,
 ).join(TREE, TREE.c.run_id == effects.c.run_id)
 _USED: Final = rows_of(
     replays,
     replays.c.entry_id,
     func.coalesce(TREE.c.inside, replays.c.step_id).label("step_id"),
-    replays.c.told_by,
 ).join(TREE, TREE.c.run_id == replays.c.run_id)
 
 
@@ -475,7 +473,6 @@ class Fact:
 
     step_id: str
     entry_id: str
-    told_by: str
 
 
 def effects_behind(tx: Transaction, run_id: str, steps: Iterable[str]) -> list[Fact]:
@@ -489,7 +486,7 @@ def effects_behind(tx: Transaction, run_id: str, steps: Iterable[str]) -> list[F
     for row in [*tx.all(_OWN, **tree), *tx.all(_USED, **tree)]:
         step_id = ITERATION.sub("", row["step_id"])
         if step_id in wanted:
-            made[step_id, row["entry_id"]] = Fact(step_id, row["entry_id"], row["told_by"])
+            made[step_id, row["entry_id"]] = Fact(step_id, row["entry_id"])
     entry_ids, remaining = sorted({fact.entry_id for fact in made.values()}), set[str]()
     for start in range(0, len(entry_ids), _BATCH):
         locked = tx.all(

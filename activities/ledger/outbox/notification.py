@@ -73,7 +73,6 @@ class Kind(StrEnum):
     QUESTION = "interrupt.opened"
     UNCOMPENSATED = "effect.uncompensated"
     STOPPED = "run.stopped"
-    WITHDRAWN = "effect.withdrawn"
     FLOOD = "approvals.held_back"
 
 
@@ -84,7 +83,6 @@ _TITLES: Final[dict[str, str]] = {
     Kind.QUESTION: "An answer is needed",
     Kind.UNCOMPENSATED: "Not undone",
     Kind.STOPPED: "Stopped from outside",
-    Kind.WITHDRAWN: "Undone since",
     Kind.FLOOD: "Many approvals needed",
 }
 

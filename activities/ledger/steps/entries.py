@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import BigInteger
 from sqlalchemy.ext.compiler import compiles
@@ -165,8 +165,6 @@ class ClaimRequest:
     """Other identity hashes that its entry may have: it may be from before runs had keys."""
     observes: bool = False
     """Whether the tool's lookup is asked before the call: it goes by the state of the world."""
-    withdrawn: Literal["intervention", "notification"] = "intervention"
-    """How this run is told, should it replay the effect, complete, and see it undone then."""
     batch: str | None = None
     """The token of the batch that it is made in (``ledger/steps/acting.py``)."""
     execution: str | None = None
