@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from temporalio.client import WorkflowExecutionStatus
 
 from surehand.workflows.contracts.base import RunState
 from tests.e2e.plans import mail_step, plan, refund_step
-from tests.e2e.runs import states, step
+from tests.e2e.runs import decision_on, states, step
 from tests.e2e.stage import Stage
 
 
@@ -90,4 +91,22 @@ async def test_a_rate_limited_run_can_be_cancelled(stage: Stage, order_id: str) 
         await run.cancel()
         result = await run.result()
     assert result.state is RunState.CANCELLED
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+@pytest.mark.parametrize("left", [False, True])
+async def test_temporal_shows_a_rejected_run_as_completed_unless_something_is_left(
+    stage: Stage, order_id: str, left: bool
+) -> None:
+    before = [mail_step(order_id, "hello")] if left else []  # nothing takes a mail back
+    async with stage.worker_here():
+        run = await stage.start(plan(*before, refund_step(order_id)))
+        await run.decide(decision_on(await run.asks("refund"), outcome="reject", reason="too much"))
+        result = await run.result()
+        shown = await run.handle.describe()
+    assert result.state is RunState.FAILED and "too much" in (result.error or "")
+    assert bool(result.uncompensated) is left
+    assert shown.status is (
+        WorkflowExecutionStatus.FAILED if left else WorkflowExecutionStatus.COMPLETED
+    )
     assert stage.shop.counts(order_id)["refunds"] == 0

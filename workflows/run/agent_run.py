@@ -57,6 +57,7 @@ class BaseRun:
         data = self._data = RunData.new(known, info.run_id, workflow.now())
         self._request = request
         self._cancelled_by_temporal = False
+        self._rejected = False
         core = self._core = RunCore(data)
         approvals = Approvals(core)
         compensation = self._compensation = Compensation(core)
@@ -97,7 +98,7 @@ class BaseRun:
 
         Raises:
             ApplicationError: ``PlanInvalid``, ``RunIdTaken``, ``StartRefused``, or ``RunFailed``
-                with the result in its details.
+                with the result in its details. A run that people rejected returns its result.
         """
         request = self._request
         await self._finish_despite_cancel(self._open_run(request))
@@ -108,7 +109,10 @@ class BaseRun:
         self._data.closing = True
         result = await self._finish_despite_cancel(self._completion.close_run(failure))
         inbox.cancel()
-        if result.state is RunState.FAILED:
+        # People who say no make the run end as they want: Temporal shows it as completed, unless
+        # something is left to look after.
+        as_decided = self._rejected and not result.uncompensated
+        if result.state is RunState.FAILED and not as_decided:
             raise ApplicationError(
                 (result.error or "failed")[:LONGEST_ERROR],
                 result,
@@ -323,7 +327,7 @@ class AgentRun(BaseRun):
 
     @workflow.run
     async def run(self, request: StartRun) -> RunResult:
-        """Run the plan; a run that fails raises ``RunFailed`` with its result."""
+        """Run the plan and return its result; a failure raises ``RunFailed`` with it."""
         return await self.drive(self._forward)
 
     async def _forward(self) -> str | None:
@@ -439,6 +443,7 @@ class AgentRun(BaseRun):
         except StepFailed as failed:
             goes_on = step_rules.after_failure(plan, step, failed)
             if goes_on is None:
+                self._rejected = failed.rejected
                 return f"step {step.id}: {failed.reason}"
             follows = goes_on.at
         if follows is not None:
