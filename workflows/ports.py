@@ -45,7 +45,9 @@ RUN_STATE: Final = SearchAttributeKey.for_keyword("RunState")
 TENANT: Final = SearchAttributeKey.for_keyword("Tenant")
 #: How much waits for a human: of the run itself, its child runs have their own.
 OPEN_ITEMS: Final = SearchAttributeKey.for_int("OpenItems")
-SEARCH_ATTRIBUTES: Final = (RUN_STATE, TENANT, OPEN_ITEMS)
+#: The name of its plan.
+PLAN: Final = SearchAttributeKey.for_keyword("Plan")
+SEARCH_ATTRIBUTES: Final = (RUN_STATE, TENANT, OPEN_ITEMS, PLAN)
 #: Search for runs, of plans and of code: only they have a state.
 IS_RUN: Final = f"{RUN_STATE.name} IS NOT NULL"
 

@@ -36,3 +36,4 @@ try namespace
 try search_attribute RunState Keyword
 try search_attribute Tenant Keyword
 try search_attribute OpenItems Int
+try search_attribute Plan Keyword

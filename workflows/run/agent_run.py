@@ -88,7 +88,12 @@ class BaseRun:
         self._inbox = InboxWorker(core, approvals, children, handlers)
         # What is no tenant's name goes into no query; the run is refused when it is opened.
         if request.problem() is None:
-            workflow.upsert_search_attributes([ports.TENANT.value_set(request.tenant)])
+            workflow.upsert_search_attributes(
+                [
+                    ports.TENANT.value_set(request.tenant),
+                    ports.PLAN.value_set(request.plan.name),
+                ]
+            )
 
     async def drive(self, forward: Callable[[], Awaitable[str | None]]) -> RunResult:
         """Open the run, take its steps, and bring it to its end.
