@@ -21,6 +21,7 @@ from temporalio.api.enums.v1 import EventType, TaskQueueType, WorkflowTaskFailed
 from temporalio.api.history.v1 import HistoryEvent, WorkflowTaskFailedEventAttributes
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
+    DeleteWorkflowExecutionRequest,
     DescribeTaskQueueRequest,
     GetWorkflowExecutionHistoryReverseRequest,
 )
@@ -333,6 +334,14 @@ class Connection:
             await handle.result()
         except WorkflowFailureError:
             return None
+        finally:
+            # Nobody who lists runs should find it; who may not delete leaves it to the retention.
+            pinged = WorkflowExecution(workflow_id=handle.id, run_id=handle.result_run_id or "")
+            asked = DeleteWorkflowExecutionRequest(
+                namespace=self.client.namespace, workflow_execution=pinged
+            )
+            with suppress(RPCError):
+                await self.client.workflow_service.delete_workflow_execution(asked)
         return timedelta(seconds=time.monotonic() - came)
 
     async def unwind(self, asked: UnwindRun) -> Unwound:

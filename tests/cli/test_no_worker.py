@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
 import uuid
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.client import Client
+from temporalio.service import RPCError
 
 from surehand.cli.approvals import PendingList
 from surehand.cli.doctor import DoctorReport
@@ -269,14 +272,30 @@ def test_if_nobody_polls_a_run_s_task_queue_no_verb_waits_for_an_answer(
         assert (known.state, known.plan.partition(":")[0]) == ("running", "refund")
 
 
-def test_doctor_notices_at_once_that_the_worker_is_dead(deserted: Deserted) -> None:
+async def wait_unknown(address: str, workflow_id: str) -> None:
+    """Return once the server does not know a workflow any more; it deletes in the background."""
+    handle = (await Client.connect(address)).get_workflow_handle(workflow_id)
+    with pytest.raises(RPCError, match="not found"):
+        while True:
+            await handle.describe()
+
+
+def test_doctor_notices_at_once_that_the_worker_is_dead_and_leaves_nothing_behind(
+    deserted: Deserted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pings, upkeep_id = list[str](), connection.upkeep_id
+    monkeypatch.setattr(
+        connection, "upkeep_id", lambda *of: pings.append(upkeep_id(*of)) or pings[-1]
+    )
     ill = DoctorReport.model_validate(deserted.verbs("doctor", "--json").document())
     with deserted.worker():
         well = DoctorReport.model_validate(deserted.verbs("doctor", "--json").document())
 
     assert [check.ok for check in ill.checks if check.name == "worker"] == [False]
     assert [check.ok for check in well.checks if check.name == "worker"] == [True]
-    assert "Ping" not in deserted.verbs("list").out
+    assert len(pings) == 2
+    for ping in pings:
+        asyncio.run(wait_unknown(deserted.settings["TEMPORAL_ADDRESS"], ping))
 
 
 def test_a_terminated_run_is_shown_as_that_with_what_to_do(deserted: Deserted) -> None:
