@@ -89,7 +89,7 @@ async def reconcile_part(
             worker,
             asked.tenant,
             lambda run_id: is_open(server, run_id),
-            quiet=_QUIET if asked.quiet is None else asked.quiet,
+            quiet=_QUIET,
             limit=_BATCH,
             after=asked.after,
         )

@@ -28,7 +28,7 @@ from surehand.cli.render import (
 )
 from surehand.client.client import Pending, PendingHeld, PendingQuestion, SilentRun
 from surehand.client.connection import SAID_AFTER, Connection
-from surehand.client.messages import USUAL_SIGNATURE, SeenRequest, compose_decision, find_approval
+from surehand.client.messages import SeenRequest, compose_decision, find_approval
 from surehand.client.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of
 from surehand.client.plan_file import OverrideError, assign
 from surehand.client.run import send_decision
@@ -413,9 +413,6 @@ async def sign(
         DecisionOutcome, typer.Option(metavar="OUTCOME", help="approve or reject.")
     ] = DecisionOutcome.APPROVE,
     reason: options.Reason = "",
-    lasts: Annotated[
-        timedelta, options.lasting("--lasts", "How long it may take to arrive.", show_default="5m")
-    ] = USUAL_SIGNATURE,
 ) -> ExitCode:
     """Print a signed decision, for the plain Temporal CLI or the signal dialog of the Web UI.
 
@@ -428,7 +425,7 @@ async def sign(
     if not _HASH.fullmatch(params_hash):
         raise WrongUse(f"--params-hash {params_hash!r}: sha256: and 64 hex digits, as shown")
     seen = SeenRequest(approval, params_hash)
-    _, decision = compose_decision(caller.settings, seen, outcome, reason=reason, lasts=lasts)
+    _, decision = compose_decision(caller.settings, seen, outcome, reason=reason)
     print(decision.model_dump_json(exclude_defaults=True))
     return ExitCode.DONE
 

@@ -83,13 +83,6 @@ SHORTEST: Final = timedelta(seconds=1)
 
 async def reconcile(
     caller: options.Onlooker,
-    quiet: Annotated[
-        timedelta | None,
-        options.lasting(
-            "--quiet-for",
-            "Leave entries so long to their own run; default 30s.",
-        ),
-    ] = None,
     every: Annotated[
         timedelta | None,
         options.lasting(
@@ -104,7 +97,7 @@ async def reconcile(
     if every is not None and every < SHORTEST:
         raise WrongUse(f"--every: at least {SHORTEST.seconds} s")
     connection = await caller.connection()
-    asked = ReconcileLedger(tenant=caller.tenant, quiet=quiet)
+    asked = ReconcileLedger(tenant=caller.tenant)
     if every is not None:
         return await _schedule_rounds(caller, connection, asked, every)
     settings = read_settings()
@@ -355,7 +348,6 @@ async def stats(
     since: Annotated[
         timedelta, options.lasting("--since", "How far back to look.", show_default="1d")
     ] = timedelta(hours=24),
-    run: Annotated[str | None, typer.Option(help="Only this run's figures.")] = None,
     probe: Annotated[
         int, typer.Option(min=0, max=10_000, help="Write transactions to make and measure now.")
     ] = 0,
@@ -364,8 +356,7 @@ async def stats(
 
     Example: surehand stats --since 7d --probe 100
     """
-    run_id = caller.run_id(run) if run else None
-    scope = StatsScope(caller.tenant, datetime.now(UTC) - since, run_id)
+    scope = StatsScope(caller.tenant, datetime.now(UTC) - since)
     async with ledger_of(read_settings()) as ledger:
         found = figures(ledger, scope, probes=probe)
     holds = not found.invariants.broken and not found.duplicates.keys
@@ -387,8 +378,8 @@ _NOUNS: Final = (
 
 
 def _stats_lines(found: Stats) -> Lines:
-    whose = f"run {found.run_id}" if found.run_id else f"tenant {found.tenant}"
-    yield Styled(f"Figures of {whose} since {found.since:%Y-%m-%d %H:%M:%S} UTC", "bold")
+    since = f"{found.since:%Y-%m-%d %H:%M:%S} UTC"
+    yield Styled(f"Figures of tenant {found.tenant} since {since}", "bold")
     if found.epoch is not None:
         yield f"Epoch {found.epoch} is open: the ledger was restored"
     if any(found.halts.values()):

@@ -19,7 +19,7 @@ from surehand.cli.printer import Reply
 from surehand.client.connection import Connection
 from surehand.client.messages import compose_message, read_token
 from surehand.client.plan_file import PlanDraft
-from surehand.client.run import TOKEN_LASTS, Run
+from surehand.client.run import Run
 from surehand.process.exits import ExitCode, NotFound, NoWorker, Refused, WrongUse
 from surehand.process.files import BadDocument, parse_json
 from surehand.workflows.canonical_json import digest
@@ -45,23 +45,13 @@ def steered(run_id: str, answer: Acknowledged) -> Reply:
     return Reply(Steered(run_id=run_id, message=told), f"Run {run_id}: {told}")
 
 
-async def pause(
-    caller: options.Sender,
-    run: options.Run,
-    reason: options.Reason = "",
-    lasts: Annotated[
-        timedelta,
-        options.lasting(
-            "--lasts", "How long the resume token counts, at most 1 d.", show_default="1h"
-        ),
-    ] = TOKEN_LASTS,
-) -> Reply:
-    """Have a run stop before its next call; prints a token that resumes it, once.
+async def pause(caller: options.Sender, run: options.Run, reason: options.Reason = "") -> Reply:
+    """Have a run stop before its next call; prints a token that resumes it, once, within an hour.
 
     Example: surehand pause refund-1 --reason 'waiting for legal'
     """
     found = await caller.run(run)
-    paused = await found.pause(reason=reason, lasts=lasts)
+    paused = await found.pause(reason=reason)
     resume = ["resume", found.run_id, "--as", caller.settings.user, "--token", paused.resume_token]
     return Reply(
         RunPaused(run_id=found.run_id, message=paused.message, resume_token=paused.resume_token),

@@ -19,7 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from surehand.process.exits import NoSuchRun, WrongUse
 from surehand.process.settings import ClientSettings
@@ -298,7 +298,6 @@ def compose_decision(
     *,
     reason: str = "",
     params: dict[str, JsonValue] | None = None,
-    lasts: timedelta = USUAL_SIGNATURE,
 ) -> tuple[str, Decision]:
     """Return the run's id and a decision on what was seen, signed if there is a key."""
     run_id, approval_id = find_approval(settings.tenant, seen.approval_id)
@@ -311,19 +310,17 @@ def compose_decision(
         reason=reason,
         params=params,
     )
-    return run_id, _sign_decision(settings, run_id, decision, lasts)
+    return run_id, _sign_decision(settings, run_id, decision)
 
 
 def compose_lift(settings: ClientSettings, halt_id: str, params_hash: str) -> Decision:
     """Return a yes to lifting a halt as it was seen, signed if there is a key."""
     said = {"approval_id": halt_id, "params_hash": params_hash, "approver": settings.user}
     decision = compose_message(Decision, outcome=DecisionOutcome.APPROVE, **said)
-    return _sign_decision(settings, halt_id, decision, USUAL_SIGNATURE)
+    return _sign_decision(settings, halt_id, decision)
 
 
-def _sign_decision(
-    settings: ClientSettings, run_id: str, decision: Decision, lasts: timedelta
-) -> Decision:
+def _sign_decision(settings: ClientSettings, run_id: str, decision: Decision) -> Decision:
     if settings.key is None:
         return decision
     key, now = read_key(settings.key), int(time.time())
@@ -331,7 +328,7 @@ def _sign_decision(
         edited = None if decision.params is None else digest(decision.params)
     except NotCanonical as error:
         raise WrongUse(f"the params cannot be signed: {error}") from error
-    claims = claims_for(decision, settings.tenant, run_id, now, lasts=lasts, edited=edited)
+    claims = claims_for(decision, settings.tenant, run_id, now, edited=edited)
     return decision.model_copy(update={"signature": sign(key, claims)})
 
 
@@ -394,11 +391,7 @@ def new_token(tenant: str, run_id: str, user: str, lasts: timedelta) -> tuple[st
     public = OKPKey.import_key(key.public_key()).as_dict()
     seed = _encode_base64(key.private_bytes_raw())
     token = ResumeToken(run_id=run_id, tenant=tenant, user=user, seed=seed)
-    try:
-        resume_key = ResumeKey.model_validate({"public_key": public, "lasts": lasts})
-    except ValidationError as error:
-        raise WrongUse("a resume token lasts at most 1 d") from error
-    return token.as_text(), resume_key
+    return token.as_text(), ResumeKey.model_validate({"public_key": public, "lasts": lasts})
 
 
 def read_token(text: str, tenant: str, run_id: str) -> ResumeToken:

@@ -327,20 +327,17 @@ class Run:
         """
         return await self._steer(CancelRun, leave=leave, mode=mode, reason=reason, id=id)
 
-    async def pause(
-        self, *, reason: str = "", lasts: timedelta = TOKEN_LASTS, id: str | None = None
-    ) -> Paused:
+    async def pause(self, *, reason: str = "", id: str | None = None) -> Paused:
         """Have the run stop before its next call.
 
-        With the token of the answer the same user resumes it, once, without a key; the token counts
-        for ``lasts``, at most a day.
+        With the token of the answer the same user resumes it, once, without a key, within an hour.
 
         Example:
             >>> paused = await run.pause(reason="waiting for legal")
             >>> said = await run.resume(token=paused.resume_token)
         """
         settings = self.connection.settings
-        token, key = new_token(settings.tenant, self.run_id, settings.user, lasts)
+        token, key = new_token(settings.tenant, self.run_id, settings.user, TOKEN_LASTS)
         answer = await self._steer(PauseRun, resume_key=key, reason=reason, id=id)
         return Paused(answer.message, token)
 

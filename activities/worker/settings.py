@@ -140,9 +140,6 @@ class Settings(BaseModel):
     oidc_client_secret: SecretStr = SecretStr("")
     """What they prove it with: the secret, or ``file:PATH`` of a file that nobody else can read.
     Empty: a public client."""
-    oidc_claim: str = Field(default="sub", min_length=1)
-    """The claim of an ID token that is somebody's subject. Another one than ``sub`` may change
-    hands: ask your provider."""
     oidc_principals: str = ""
     """File that says which subject of which issuer is which principal, such as
     ``oidc-principals.yaml``; read again when it has changed."""

@@ -114,8 +114,6 @@ class ClientOf:
     client_id: str
     client_secret: str = ""
     """Empty: a public client, which PKCE alone protects."""
-    claim: str = "sub"
-    """Which claim of an ID token is somebody's subject."""
 
 
 class IdentityProvider:
@@ -145,7 +143,7 @@ class IdentityProvider:
             client_id=self.client.client_id,
             response_type="code",
             redirect_uri=back,
-            scope="openid" if self.client.claim == "sub" else "openid profile email",
+            scope="openid",
             state=state,
             nonce=nonce,
             code_challenge=create_s256_code_challenge(verifier),
@@ -186,16 +184,10 @@ class IdentityProvider:
             raise BadSignIn(
                 "What the identity provider says is not for this sign-in: begin again."
             ) from error
-        return self._subject_in(claims)
-
-    def _subject_in(self, claims: Mapping[str, Any]) -> str:
-        name = self.client.claim
-        found = claims.get(name)
-        known = isinstance(found, str) and 1 <= len(found) <= _LONGEST_SUBJECT
-        # Anybody may have written an address that is not verified into their own account.
-        if not known or (name == "email" and claims.get("email_verified") is not True):
+        found = claims.get("sub")
+        if not isinstance(found, str) or not 1 <= len(found) <= _LONGEST_SUBJECT:
             raise BadSignIn("The identity provider does not say who you are.")
-        return str(found)
+        return found
 
     async def metadata(self) -> Mapping[str, Any]:
         async with self._asking:
@@ -480,7 +472,6 @@ def client_of(settings: Settings) -> ClientOf:
         issuer=settings.oidc_issuer,
         client_id=settings.oidc_client_id,
         client_secret=_read_secret(settings.oidc_client_secret.get_secret_value()),
-        claim=settings.oidc_claim,
     )
 
 

@@ -121,7 +121,6 @@ BAD: Final = [
     (["event", "RUN", "x", "--id", ""], "event_id: must have at least 1 character"),
     (["top-up", "RUN", "--money", "lots"], "money: "),
     (["top-up", "RUN"], "nothing was added"),
-    (["pause", "RUN", "--lasts", "3d"], "at most 1 d"),
     (["resume", "RUN", "--set", "a=1"], "name one step that has failed"),
     (["fork", "RUN", "--from", "nowhere"], "the plan's steps are order"),
     (["fork", "RUN", "--from", "mail"], "has not succeeded"),

@@ -62,19 +62,6 @@ async def test_a_code_is_worth_nothing_without_the_verifier_that_only_the_server
         assert (told.status_code, told.json()["error"]) == (400, "invalid_grant")
 
 
-async def test_another_claim_than_sub_names_people_where_that_is_set(
-    ledger: Ledger, provider: RealProvider, tmp_path: Path
-) -> None:
-    async with serving(ledger, provider, tmp_path, claim="email") as site:
-        site.say({"s-ann@example.com": "ann", "unverified-bob@example.com": "bob", "s-bob": "bob"})
-        ann, bob, other = [await site.browser() for _ in "123"]
-        assert (await ann.signs_in("s-ann")).status_code == 303
-        # Whoever has an account writes into it what they like, until somebody has verified it.
-        assert (await bob.signs_in("unverified-bob")).status_code == 401
-        assert (await other.signs_in("s-bob")).status_code == 403
-        assert [one.is_signed_in for one in (ann, bob, other)] == [True, False, False]
-
-
 @pytest.mark.parametrize(
     "said",
     [

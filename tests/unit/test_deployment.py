@@ -23,7 +23,6 @@ OF_THE_PAGES: Final = {
     "oidc_issuer",
     "oidc_client_id",
     "oidc_client_secret",
-    "oidc_claim",
     "oidc_principals",
 }
 #: Settings that no worker of the file takes from outside, and why.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -251,8 +250,6 @@ class ReconcileLedger(Message):
     """Asks for one round of ``reconcile`` over a tenant's ledger."""
 
     tenant: str
-    quiet: timedelta | None = None
-    """How long an entry is left to its own run first; none: as the worker's settings say."""
     after: str | None = None
     """Where the part of the round before this one has ended; none: this is the first one."""
 

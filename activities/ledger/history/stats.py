@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import Select, Subquery, Table, case, func, or_, select
+from sqlalchemy import Select, Subquery, case, func, or_, select
 
 from surehand.activities.ledger.core.statements import ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
@@ -32,7 +32,7 @@ from surehand.activities.ledger.core.tables import (
 from surehand.activities.ledger.effects.epochs import current_epoch
 from surehand.activities.ledger.halts import count_halts
 from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
-from surehand.activities.ledger.history.reads import chain_of, require_run
+from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.people.principals import read_principals
 from surehand.activities.ledger.runs.deletion import is_deleted
 from surehand.workflows.contracts.approvals import ApprovalState, VerdictCode
@@ -186,7 +186,6 @@ class Stats(Figures):
     """``stats``."""
 
     tenant: str
-    run_id: str | None
     since: datetime
     recoveries: Recoveries
     duplicates: Duplicates
@@ -214,19 +213,14 @@ class StatsScope:
 
     tenant: str
     since: datetime
-    run_id: str | None = None
 
     @property
     def since_ms(self) -> int:
         """The beginning, by the database's clock."""
         return int(self.since.timestamp() * 1000)
 
-    def rows(self, table: Table, *columns: Any) -> Select[Any]:
-        """Return the SELECT of a table's rows of this scope, whenever they were written."""
-        return rows_of(table, *columns, **({} if self.run_id is None else {"run_id": self.run_id}))
-
     def events(self, *columns: Any) -> Select[Any]:
-        return self.rows(events, *columns).where(events.c.at_ms >= self.since_ms)
+        return rows_of(events, *columns).where(events.c.at_ms >= self.since_ms)
 
 
 def count_of(tx: Transaction, query: Select[Any]) -> int:
@@ -319,7 +313,7 @@ _CLAIM_LOST: Final = ("lease_over", "stale")
 
 
 def read_stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
-    """Return the figures of one tenant, or of one of its runs.
+    """Return the figures of one tenant.
 
     ``probes`` write transactions are made and measured; they change nothing.
     """
@@ -331,12 +325,11 @@ def read_stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
         duplicates = _find_duplicates(tx, scope, told)
         retries = retries_of(tx, scope)
         asked = _read_approvals(tx, scope)
-        open_now = count_of(tx, scope.rows(interventions).where(interventions.c.state == OPEN))
+        open_now = count_of(tx, rows_of(interventions).where(interventions.c.state == OPEN))
     claims = told.of("effect.claimed")
     lost = told.lost()
     return Stats(
         tenant=scope.tenant,
-        run_id=scope.run_id,
         since=scope.since.astimezone(UTC),
         recoveries=recoveries,
         duplicates=duplicates,
@@ -424,7 +417,7 @@ def _read_recoveries(tx: Transaction, scope: StatsScope, told: _Told) -> Recover
     times: dict[bool, list[float]] = {True: [], False: []}
     for row in ended:
         times[row["action"] == "human"].append(row["took_ms"] / 1000)
-    missing = scope.rows(effects, effects.c.entry_id).where(
+    missing = rows_of(effects, effects.c.entry_id).where(
         WITHOUT_OUTCOME, effects.c.recovering_ms.is_not(None)
     )
     asked = rows_of(interventions, entry_id=effects.c.entry_id, state="open").exists()
@@ -448,7 +441,7 @@ def _read_recoveries(tx: Transaction, scope: StatsScope, told: _Told) -> Recover
 
 def _find_duplicates(tx: Transaction, scope: StatsScope, told: _Told) -> Duplicates:
     twice = (
-        scope.rows(effects, effects.c.key)
+        rows_of(effects, effects.c.key)
         .where(effects.c.state.in_(("committed", "compensating")))
         .group_by(effects.c.tool, effects.c.key)
         .having(func.count() > 1, func.max(effects.c.settled_ms) >= scope.since_ms)
@@ -462,18 +455,16 @@ def _find_duplicates(tx: Transaction, scope: StatsScope, told: _Told) -> Duplica
 
 def _read_approvals(tx: Transaction, scope: StatsScope) -> ApprovalFigures:
     said, asked = decisions.c, approvals.c
-    counted = scope.rows(decisions, said.approver, said.at_ms, asked.requested_ms).where(
+    counted = rows_of(decisions, said.approver, said.at_ms, asked.requested_ms).where(
         said.at_ms >= scope.since_ms,
         said.verdict == VerdictCode.ACCEPTED.value,
         said.standing_id.is_(None),
     )
     decided = tx.all(counted.join(approvals, ours(approvals, approval_id=said.approval_id)))
-    pending = scope.rows(
-        approvals, func.count().label("n"), func.min(asked.requested_ms).label("t")
-    )
+    pending = rows_of(approvals, func.count().label("n"), func.min(asked.requested_ms).label("t"))
     [waiting] = tx.all(pending.where(asked.state == ApprovalState.PENDING.value))
     groups = tx.all(
-        scope.rows(approvals, asked.asked_of, func.count().label("n"))
+        rows_of(approvals, asked.asked_of, func.count().label("n"))
         .where(asked.requested_ms >= scope.since_ms)
         .group_by(asked.asked_of)
     )
@@ -497,13 +488,9 @@ def _read_approvals(tx: Transaction, scope: StatsScope) -> ApprovalFigures:
 def _audit_runs(ledger: Ledger, scope: StatsScope) -> Invariants:
     """Audit the runs that were open since then, one after the other."""
     # Of deleted ones there is no chain any more: `audit RUN --file` proves their exports.
-    there = scope.rows(runs, runs.c.run_id).where(~is_deleted())
-    if scope.run_id is None:
-        still = or_(runs.c.closed_ms.is_(None), runs.c.closed_ms >= scope.since_ms)
-        there = there.where(still)
+    still = or_(runs.c.closed_ms.is_(None), runs.c.closed_ms >= scope.since_ms)
+    there = rows_of(runs, runs.c.run_id).where(~is_deleted(), still)
     with ledger.transaction(scope.tenant) as tx:
-        if scope.run_id is not None:
-            require_run(tx, scope.run_id)
         found = [str(row["run_id"]) for row in tx.all(there.order_by(runs.c.run_id))]
     broken = []
     for run_id in found:
@@ -522,7 +509,7 @@ def _probe_writes(ledger: Ledger, scope: StatsScope, count: int) -> Probe | None
     """
     # One that has ended, if there is one: nobody waits for its row.
     newest = (
-        scope.rows(runs, runs.c.run_id)
+        rows_of(runs, runs.c.run_id)
         .order_by(runs.c.closed_ms.is_(None), runs.c.opened_ms.desc())
         .limit(1)
     )
