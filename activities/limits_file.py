@@ -31,8 +31,8 @@ from surehand.workflows.plain_text import reasons
 from surehand.workflows.plan.policy import ApprovalPolicy, Duration, WrittenByPeople, some_time
 from surehand.workflows.plan.references import value_at
 
-#: Limits of one file. Each that covers a call costs its claim two statements, and all of them a
-#: lock.
+#: Limits of one file. All that cover a call cost its claim one statement to count it and one lock,
+#: and those that look back equally far one query.
 MOST_LIMITS: Final = 100
 #: For an answer of a policy: well below what an attempt takes to notice a halt.
 LONGEST_ANSWER: Final = timedelta(seconds=10)

@@ -9,13 +9,29 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import secrets
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.harness import MODES, Found, Place, Row, at_each, clean, parser_of, played, run
+from sqlalchemy import make_url, text
+
+from benchmarks.harness import (
+    MODES,
+    Found,
+    Place,
+    Row,
+    administration,
+    at_each,
+    clean,
+    parser_of,
+    played,
+    process_with,
+    run,
+    tree_cpu,
+)
 from benchmarks.plain import PLAIN, PLAIN_QUEUE
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.history.reads import chain_of
@@ -27,8 +43,18 @@ from surehand.workflows.plan.plan import Plan
 #: A write that holds a resource, which is free; many at once would wait for it.
 LEASED: Final = "leased"
 EFFECTS: Final = ("read", "write", LEASED)
-#: One run after another, many at once, tools that take 200 ms, and a run of 10,000 steps.
-PROBES: Final = ("alone", "concurrent", "slow", "long_run")
+#: One run after another, many at once, tools that take 200 ms, a run of 10,000 steps, and writes
+#: within ten limits.
+PROBES: Final = ("alone", "concurrent", "slow", "long_run", "limits")
+#: A write within ten limits: five that add up, five that count, by customer and over a day.
+LIMITED: Final = "limited"
+OF_A_CUSTOMER: Final = 10
+LIMITS: Final = [
+    {"name": f"limit-{number}", "tools": [f"quick.{LIMITED}"], "per": ["customer"], "most": 10**9}
+    | {"within": "24h"}
+    | ({"total_of": "amount"} if number % 2 else {})
+    for number in range(10)
+]
 #: Times that each mode has its turn.
 ROUNDS: Final = 5
 #: Steps of a run that is alone, and of each of many.
@@ -151,6 +177,45 @@ def _row(store: str, mode: str, probe: Probe, turns: list[Turn], plain: list[Tur
     }
 
 
+async def play_limits(place: Place, steps: int, rounds: int) -> Row:
+    """Play writes within no limit and within ten, in turns; the processor's time tells."""
+    url, port = make_url(place.url), place.server.target.address.split(":")[1]
+    pids = [place.worker.pid, process_with("--port", port)]
+    on_postgres = url.get_backend_name() == "postgresql"
+    if on_postgres:
+        pids.append(process_with("-p", str(url.port)))
+    ms: dict[str, list[float]] = {"free": [], LIMITED: []}
+    cpu: dict[str, list[float]] = {"free": [], LIMITED: []}
+    for number in range(rounds + 1):
+        for effect in ms:
+            customers = [secrets.token_hex(4) for _ in range(0, steps, OF_A_CUSTOMER)]
+            calls = [
+                {"tool": f"quick.{effect}", "params": {"customer": customers[at // OF_A_CUSTOMER]}}
+                for at in range(steps)
+            ]
+            plan = Plan.model_validate({"name": "limits", "steps": calls})
+            before = sum(map(tree_cpu, pids))
+            turn = await play_protected(place.server, "sync", plan, 1)
+            if not number and on_postgres:
+                with administration(place.url) as tx:  # as autovacuum does within a minute
+                    tx.connection.execute(text("ANALYZE"))
+            if number:  # the first ones warm up
+                cpu[effect].append(1000 * (sum(map(tree_cpu, pids)) - before) / steps)
+                ms[effect].append(1000 * turn.seconds_per_step())
+    return {
+        "mode": "sync",
+        "store": place.store,
+        **{f"ms {name}": round(statistics.median(ms[name]), 2) for name in ms},
+        **{f"cpu ms {name}": round(statistics.median(cpu[name]), 2) for name in cpu},
+        **{
+            f"ratio of {kind}": round(
+                statistics.median(b / a for a, b in zip(of["free"], of[LIMITED], strict=True)), 3
+            )
+            for kind, of in (("ms", ms), ("cpu", cpu))
+        },
+    }
+
+
 async def play_long_run(place: Place, mode: str) -> Row:
     """Play one run of 10,000 writes: whether a step costs more the later it comes."""
     each = {"for_each": "${input.items}", "tool": "quick.write", "params": {}}
@@ -195,8 +260,14 @@ async def measure(environment: Environment, options: argparse.Namespace, found: 
             for mode in modes:
                 found.rows.append(await play_long_run(place, mode))
                 found.note(f"{place.store}: 10,000 steps, {mode}")
+        if "limits" in wanted:
+            found.rows.append(await play_limits(place, steps, rounds))
+            found.note(f"{place.store}: limits")
 
-    variables = environment.make_variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
+    file = environment.folder / "limits.json"
+    file.write_text(json.dumps({"limits": LIMITS}), encoding="utf-8")
+    settings = {"SUREHAND_TOOL_MODULES": "benchmarks.tools", "SUREHAND_LIMITS": str(file)}
+    variables = environment.make_variables({**clean(), **settings})
     await at_each(environment, variables, options.database, play, options.processes)
 
 

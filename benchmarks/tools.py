@@ -201,6 +201,25 @@ async def write_leased(params: Quick, ctx: ToolContext) -> JsonValue:
     return dict(await answer(params.takes))
 
 
+class Paid(Quick):
+    """Params of a call that limits may be for."""
+
+    customer: str
+    amount: int = 1
+
+
+@tool("quick.free", effect=WRITE, timeout=_QUICK, dedupes=_KEYS_KEPT, irreversible=True)
+async def pay_freely(params: Paid, ctx: ToolContext) -> JsonValue:
+    """Change nothing."""
+    return dict(await answer(params.takes))
+
+
+@tool("quick.limited", effect=WRITE, timeout=_QUICK, dedupes=_KEYS_KEPT, irreversible=True)
+async def pay_within_limits(params: Paid, ctx: ToolContext) -> JsonValue:
+    """Change nothing, within ten limits."""
+    return dict(await answer(params.takes))
+
+
 _PAID: Final = Decimal("120.00")
 
 

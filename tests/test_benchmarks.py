@@ -71,6 +71,15 @@ def test_the_steps_benchmark_compares_modes(temporal_cli: Path, tmp_path: Path) 
 
 
 @SELDOM
+def test_the_steps_benchmark_compares_limits(temporal_cli: Path, tmp_path: Path) -> None:
+    _, found = measured("steps", tmp_path, "--rounds 1 --steps 4 --database sqlite --probe limits")
+
+    [row] = found
+    assert (row["mode"], row["store"]) == ("sync", "sqlite")
+    assert min(row["cpu ms free"], row["cpu ms limited"], row["ratio of cpu"]) > 0
+
+
+@SELDOM
 def test_the_runs_benchmark_compares_runs(temporal_cli: Path, tmp_path: Path) -> None:
     done, found = measured("runs", tmp_path, "--rounds 1 --runs 2 --mode exit --database sqlite")
 

@@ -7,9 +7,11 @@ counts from its newest claim that went forward.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from typing import Any, Final, Literal
 
 from sqlalchemy import bindparam, func, literal_column
@@ -137,22 +139,28 @@ def find_not_allowed(policy: PolicyUse, facts: Mapping[str, Any]) -> list[Over]:
     return [Over(LimitUse(OWN_POLICY, "", "", nothing, nothing, 0, *how), nothing, why)]
 
 
-_USED: Final = PreparedStatement(
-    rows_of(
-        limit_uses,
-        func.coalesce(func.sum(limit_uses.c.amount), 0).label("used"),
-        limit_name=bindparam("of_limit"),
+@cache
+def _select_used(limits: int, groups: int) -> PreparedStatement:
+    """Return the query of what is used of so many limits that look back equally far.
+
+    A group's hash is of its limit's name, too: none of them can be another limit's.
+    """
+    names: list[Any] = [bindparam(f"limit_{n}") for n in range(limits)]
+    hashes: list[Any] = [bindparam(f"group_{n}") for n in range(groups)]
+    return PreparedStatement(
+        rows_of(limit_uses, limit_uses.c.limit_name, func.sum(limit_uses.c.amount).label("used"))
+        .join(effects, ours(effects, entry_id=limit_uses.c.entry_id))
+        .where(
+            limit_uses.c.limit_name.in_(names),
+            limit_uses.c.group_hash.in_(hashes),
+            limit_uses.c.counted_ms > bindparam("after_ms"),
+            limit_uses.c.entry_id != bindparam("but_entry"),
+            # What did not happen, or was undone, counts no more.
+            effects.c.state != literal_column("'failed'"),
+            effects.c.state != literal_column("'compensated'"),
+        )
+        .group_by(limit_uses.c.limit_name)
     )
-    .join(effects, ours(effects, entry_id=limit_uses.c.entry_id))
-    .where(
-        limit_uses.c.group_hash.in_((bindparam("of_group"), bindparam("of_plain_group"))),
-        limit_uses.c.counted_ms > bindparam("after_ms"),
-        limit_uses.c.entry_id != bindparam("but_entry"),
-        # What did not happen, or was undone, counts no more.
-        effects.c.state != literal_column("'failed'"),
-        effects.c.state != literal_column("'compensated'"),
-    )
-)
 
 
 #: Effects that have come before, of which the newest are looked at: who stands behind each.
@@ -176,13 +184,18 @@ _BEFORE: Final = PreparedStatement(
     .limit(_MOST_BEFORE)
 )
 
-_COUNTED: Final = ("group_hash", "amount", "counted_ms")
-_COUNT: Final = {
-    dialect: PreparedStatement(counting, ("entry_id", "limit_name", *_COUNTED))
-    for dialect, counting in upsert_row(
-        limit_uses, lambda newest: {name: newest[name] for name in _COUNTED}
-    ).items()
-}
+
+@cache
+def _count_together(count: int, dialect: str) -> PreparedStatement:
+    """Return the statement that counts a claim for so many limits."""
+    same, own = ("entry_id", "counted_ms"), ("limit_name", "group_hash", "amount")
+    rows: list[dict[str, Any]] = [
+        {name: bindparam(name) for name in same} | {name: bindparam(f"{name}_{n}") for name in own}
+        for n in range(count)
+    ]
+    changed = ("group_hash", "amount", "counted_ms")
+    counting = upsert_row(limit_uses, lambda new: {name: new[name] for name in changed}, rows=rows)
+    return PreparedStatement(counting[dialect])
 
 
 def lock_limits(tx: Transaction, uses: Sequence[LimitUse]) -> None:
@@ -208,25 +221,45 @@ def find_over(
     Unless it is to be ``judged``, only those where others may have the room for which the entry was
     counted before. ``is_by_other`` says whether others stand behind an effect than behind the call.
     """
-    found = list[Over]()
+    found, used_by = list[Over](), _read_used(tx, uses, entry_id)
     for use in uses:
-        group: dict[str, Any] = {"of_limit": use.name, "after_ms": tx.now_ms - use.within_ms}
-        group |= {"of_group": use.group, "of_plain_group": use.plain_group}
         if use.after is not None:
-            before = tx.all(_BEFORE, of_tool=use.after, **group)
+            before = tx.all(
+                _BEFORE,
+                of_limit=use.name,
+                of_group=use.group,
+                of_plain_group=use.plain_group,
+                after_ms=tx.now_ms - use.within_ms,
+                of_tool=use.after,
+            )
             met = any(map(is_by_other, before)) if use.by_other else bool(before)
             if not met and (judged or _has_lapsed(tx, use, entry_id)):
                 found.append(Over(use, Decimal(0)))
             continue
         if use.most is None:
             continue
-        used_row = tx.one(_USED, but_entry=entry_id, **group)
-        assert used_row is not None
-        used = Decimal(int(used_row["used"])) / MILLIONTHS
+        used = Decimal(used_by.get(use.name, 0)) / MILLIONTHS
         over = use.amount is None or used + use.amount > use.most
         if over and (judged or _has_lapsed(tx, use, entry_id)):
             found.append(Over(use, used))
     return found
+
+
+def _read_used(tx: Transaction, uses: Sequence[LimitUse], entry_id: str) -> dict[str, int]:
+    """Return by limit what other entries use of it, in millionths; nothing: none does."""
+    alike = defaultdict[int, list[LimitUse]](list)
+    for use in uses:
+        if use.most is not None:
+            alike[use.within_ms].append(use)
+    used = dict[str, int]()
+    for within_ms, some in alike.items():
+        values = {"but_entry": entry_id, "after_ms": tx.now_ms - within_ms}
+        groups = {group for use in some for group in (use.group, use.plain_group)}
+        values |= {f"limit_{n}": use.name for n, use in enumerate(some)}
+        values |= {f"group_{n}": group for n, group in enumerate(groups)}
+        rows = tx.all(_select_used(len(some), len(groups)), **values)
+        used |= {row["limit_name"]: int(row["used"]) for row in rows}
+    return used
 
 
 def _has_lapsed(tx: Transaction, use: LimitUse, entry_id: str) -> bool:
@@ -237,12 +270,9 @@ def _has_lapsed(tx: Transaction, use: LimitUse, entry_id: str) -> bool:
 
 def count_uses(tx: Transaction, uses: Sequence[LimitUse], entry_id: str) -> None:
     """Count a claim that goes forward."""
-    for use in uses:
-        tx.send(
-            _COUNT[tx.dialect],
-            entry_id=entry_id,
-            limit_name=use.name,
-            group_hash=use.group,
-            amount=int((use.amount or Decimal(0)) * MILLIONTHS),
-            counted_ms=tx.now_ms,
-        )
+    values: dict[str, Any] = {"entry_id": entry_id, "counted_ms": tx.now_ms}
+    for n, use in enumerate(uses):
+        values |= {f"limit_name_{n}": use.name, f"group_hash_{n}": use.group}
+        values[f"amount_{n}"] = int((use.amount or Decimal(0)) * MILLIONTHS)
+    if uses:
+        tx.send(_count_together(len(uses), tx.dialect), **values)

@@ -10,6 +10,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import event
 
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import effects, limit_uses
@@ -65,6 +66,29 @@ def test_what_did_not_happen_or_was_undone_or_is_long_ago_counts_no_more(scene: 
     scene.committed(call(scene, "c", use("100")))
     assert isinstance(scene.claim(call(scene, "d", use("1"))), OverLimit)
     assert scene.claimed(call(scene, "d", use("100")), DAY + timedelta(seconds=1))
+
+
+def test_ten_limits_cost_a_claim_as_many_statements_as_one(scene: Scene) -> None:
+    def sent(name: str, count: int) -> int:
+        statements = list[str]()
+        uses = (use("1", name=f"limit-{n}", group=f"{n}") for n in range(count))
+        claimed = call(scene, name, *uses)
+        listener = (
+            scene.ledger.engine,
+            "before_cursor_execute",
+            lambda *of: statements.append(of[2]),
+        )
+        event.listen(*listener)
+        try:
+            scene.claimed(claimed)
+        finally:
+            event.remove(*listener)
+        return len(statements)
+
+    none, one, ten = (sent(f"with-{n}", n) for n in (0, 1, 10))
+    assert len(scene.rows(limit_uses)) == 11
+    on_postgres = scene.ledger.engine.dialect.name == "postgresql"  # SQLite has nothing to lock
+    assert (one - none, ten - none) == ((3, 3) if on_postgres else (2, 2))
 
 
 def test_a_failed_call_counts_from_when_it_is_made_again(scene: Scene) -> None:

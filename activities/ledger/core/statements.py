@@ -210,18 +210,21 @@ def upsert_row(
     changes: Callable[[Any], Mapping[str, Any]],
     *,
     where: ColumnElement[bool] | None = None,
+    rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, postgresql.Insert | sqlite.Insert]:
     """Return by database the INSERT of a row of the tenant, or the UPDATE of the one of its key.
 
     ``changes`` are the columns that it sets, made of the row that is not inserted. Only a row that
-    is ``where`` is changed. ON CONFLICT is a dialect's own, so there are two.
+    is ``where`` is changed. ON CONFLICT is a dialect's own, so there are two. ``rows``: several.
     """
+    mine = {"tenant_id": OF_TENANT}
+    values: Any = mine if rows is None else [{**mine, **row} for row in rows]
     made: dict[str, postgresql.Insert | sqlite.Insert] = {
         "postgresql": postgresql.insert(table),
         "sqlite": sqlite.insert(table),
     }
     return {
-        dialect: one.values(tenant_id=OF_TENANT).on_conflict_do_update(
+        dialect: one.values(values).on_conflict_do_update(
             index_elements=list(table.primary_key), set_=changes(one.excluded), where=where
         )
         for dialect, one in made.items()

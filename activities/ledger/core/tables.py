@@ -816,7 +816,7 @@ limit_uses = _table(
     Column("amount", BigInteger, nullable=False),
     Column("counted_ms", BigInteger, nullable=False),
     _check("amount", "amount >= 0"),
-    _index("ix_limit_uses_group", "limit_name", "group_hash", "counted_ms"),
+    _index("ix_limit_uses_group", "group_hash", "counted_ms"),
 )
 
 halts = _table(
