@@ -1,4 +1,4 @@
-"""Who tells people: ``log``, ``webhook``, ``smtp``, or a notifier of the user's own.
+"""Who tells people: ``log``, ``webhook``, ``smtp``, ``slack``, or a notifier of the user's own.
 
 ``webhook`` follows Standard Webhooks 1.0 (https://www.standardwebhooks.com, file
 ``spec/standard-webhooks.md`` of github.com/standard-webhooks/standard-webhooks): the headers
@@ -8,6 +8,10 @@ what is older than five minutes, and drop an id that they know.
 
 ``smtp`` sends one plain mail for each notification, by the standard library: one mail now and then
 needs no client that can do many at once, and the notifier has a thread of its own.
+
+``slack`` posts to channels by Slack's Web API (https://docs.slack.dev/reference/methods), and says
+later in each message what has become of its request. A message has its delivery's id as metadata:
+an attempt that follows one that was cut off finds what that has posted.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from email.utils import format_datetime
+from html import escape
 from typing import Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
@@ -40,6 +45,7 @@ import structlog
 
 from surehand.activities.ledger.outbox.notification import (
     ANSWER_LIMIT,
+    Kind,
     MaybeDelivered,
     NotDelivered,
     Notification,
@@ -49,6 +55,7 @@ from surehand.activities.ledger.outbox.notification import (
 from surehand.activities.tools.failures import read_retry_after
 from surehand.activities.worker.settings import Settings
 from surehand.process.settings import PREFIX, NotLoaded, is_named, load_named
+from surehand.workflows.identity import DEFAULT_TENANT
 
 log = structlog.get_logger()
 
@@ -290,6 +297,109 @@ def _trust(server: MailServer) -> ssl.SSLContext:
     return context
 
 
+#: What messages that ask for a decision tell of.
+_ASKING: Final = (Kind.APPROVAL, Kind.REMINDER)
+#: Characters that a text of a message may have, says Slack.
+_LONGEST_TEXT: Final = 3000
+#: How far the ledger's clock and Slack's may be apart, if a message is looked for.
+_CLOCKS_APART: Final = timedelta(hours=1)
+
+
+class Slack:
+    """Posts to the channels of one workspace, which have a role or ``TENANT/ROLE``."""
+
+    def __init__(self, url: httpx.URL, token: str, channels: Mapping[str, str]) -> None:
+        self._url, self._token, self._channels = url, token, channels
+        self.where = str(url.host)
+
+    async def send(self, notification: Notification) -> str | None:
+        """Post it, or change what is posted; returns the message that asks for a decision."""
+        limit = ANSWER_LIMIT.total_seconds()
+        try:
+            async with asyncio.timeout(limit), httpx.AsyncClient(timeout=limit) as client:
+                return await self._send(client, notification)
+        except (httpx.HTTPError, TimeoutError) as error:
+            raise NotDelivered(f"{type(error).__name__}: {error}") from error
+
+    async def _send(self, client: httpx.AsyncClient, note: Notification) -> str | None:
+        channel, _, posted = (note.message or f"{self._find_channel(note)}:").partition(":")
+        if not posted and note.attempt > 1:
+            posted = await self._find_posted(client, channel, note)
+        # What a lock screen shows; in it Slack reads marks.
+        text = escape(note.outcome or note.title, quote=False)
+        content = {"channel": channel, "text": text, "blocks": json.dumps(blocks_of(note))}
+        if posted:
+            await self._call(client, "chat.update", {**content, "ts": posted})
+        elif note.outcome is None:
+            about = {"event_type": "surehand", "event_payload": {"id": note.delivery_id}}
+            content |= {"metadata": json.dumps(about), "unfurl_links": "false"}
+            posted = (await self._call(client, "chat.postMessage", content))["ts"]
+        return f"{channel}:{posted}" if note.kind in _ASKING and note.outcome is None else None
+
+    def _find_channel(self, note: Notification) -> str:
+        """Return the channel of the first role that has one; no tenant's are another one's."""
+        prefix = "" if note.tenant == DEFAULT_TENANT else f"{note.tenant}/"
+        for role in (*note.roles, "*"):
+            if (channel := self._channels.get(f"{prefix}{role}")) is not None:
+                return channel
+        raise NotDelivered(f"{PREFIX}SLACK_CHANNELS has none for {prefix}*")
+
+    async def _find_posted(
+        self, client: httpx.AsyncClient, channel: str, note: Notification
+    ) -> str:
+        """Return the message that an earlier attempt has posted; empty: there is none."""
+        asked = {"channel": channel, "limit": "200", "include_all_metadata": "true"}
+        asked["oldest"] = f"{(note.at - _CLOCKS_APART).timestamp():.6f}"
+        while True:
+            answer = await self._call(client, "conversations.history", asked)
+            for message in answer["messages"]:
+                if message.get("metadata", {}).get("event_payload") == {"id": note.delivery_id}:
+                    return str(message["ts"])
+            asked["cursor"] = answer.get("response_metadata", {}).get("next_cursor", "")
+            if not asked["cursor"]:
+                return ""
+
+    async def _call(
+        self, client: httpx.AsyncClient, method: str, form: Mapping[str, str]
+    ) -> dict[str, Any]:
+        token = {"authorization": f"Bearer {self._token}"}
+        response = await client.post(f"{self._url}/{method}", data=form, headers=token)
+        code, later = response.status_code, response.headers.get("Retry-After")
+        if code != 200:
+            pause = read_retry_after(later, datetime.now(UTC)) if later else timedelta(0)
+            raise NotDelivered(f"{method}: HTTP {code}", pause)
+        answer: dict[str, Any] = response.json()
+        if not answer["ok"]:
+            raise NotDelivered(f"{method}: {answer['error']}")
+        return answer
+
+
+def blocks_of(note: Notification) -> list[dict[str, Any]]:
+    """Return a message of Slack: what is asked, and how it ended or who may decide.
+
+    It has no marks, links or mentions of strangers. A button carries what it is a vote on.
+    """
+    told = note.text
+    if note.page is not None or note.outcome is not None:
+        told = told.rpartition("\n\n")[0]  # the commands are for those who have no page
+    texts = [told] if note.outcome is None else [told, note.outcome]
+    blocks: list[dict[str, Any]] = [{"type": "section", "text": _plain(text)} for text in texts]
+    buttons: list[dict[str, Any]] = []
+    if note.outcome is None and note.chat and note.kind in _ASKING:
+        value = json.dumps([note.subject, note.params_hash])
+        for outcome, style in (("approve", "primary"), ("reject", "danger")):
+            button = {"action_id": outcome, "text": _plain(outcome.capitalize()), "style": style}
+            buttons.append({"type": "button", "value": value, **button})
+    if note.outcome is None and note.page is not None:
+        link = {"action_id": "open", "text": _plain("Open"), "url": note.page}
+        buttons.append({"type": "button", **link})
+    return [*blocks, {"type": "actions", "elements": buttons}] if buttons else blocks
+
+
+def _plain(text: str) -> dict[str, Any]:
+    return {"type": "plain_text", "text": text[:_LONGEST_TEXT], "emoji": False}
+
+
 class NotifiersMisconfigured(Exception):
     """A notifier cannot be used; one line that names the setting and says what to do."""
 
@@ -329,11 +439,14 @@ def _load(name: str, settings: Settings) -> Notifier:
             return _webhook(settings)
         case "smtp":
             return _mail(settings)
+        case "slack":
+            return _slack(settings)
         case _ if is_named(name):
             return _own(name)
         case _:
             raise _wrong(
-                "NOTIFY", f"{name!r} is neither log, webhook, smtp nor module:name of your own"
+                "NOTIFY",
+                f"{name!r} is neither log, webhook, smtp, slack nor module:name of your own",
             )
 
 
@@ -367,6 +480,18 @@ def _mail(settings: Settings) -> Mail:
     except ValueError as error:
         raise _wrong("SMTP_URL", str(error)) from error
     return Mail(server, settings.smtp_from, settings.smtp_to)
+
+
+def _slack(settings: Settings) -> Slack:
+    token, given = settings.slack_token.get_secret_value(), settings.slack_channels
+    _require("slack", {"SLACK_TOKEN": token, "SLACK_CHANNELS": ",".join(given)})
+    channels = {whose: channel for whose, _, channel in (one.partition("=") for one in given)}
+    if len(channels) != len(given) or not all(map(str.isalnum, channels.values())):
+        raise _wrong("SLACK_CHANNELS", "looks like finance=C0123456789,*=C9876543210, each once")
+    try:
+        return Slack(url_of(settings.slack_url), token, channels)
+    except ValueError as error:
+        raise _wrong("SLACK_URL", str(error)) from error
 
 
 def _own(name: str) -> Notifier:

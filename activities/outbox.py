@@ -21,6 +21,7 @@ import structlog
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
 from surehand.activities.ledger.outbox import notification_rows as rows
 from surehand.activities.ledger.outbox.notification import (
+    CHATS,
     SEND_LIMIT,
     MaybeDelivered,
     NotDelivered,
@@ -53,19 +54,22 @@ class Courier:
         self._loop.run_forever()
         self._loop.close()
 
-    async def send(self, notification: Notification) -> None:
-        """Have it sent. Raises ``NotDelivered`` or ``MaybeDelivered``."""
+    async def send(self, notification: Notification) -> str | None:
+        """Have it sent; returns what the notifier does.
+
+        Raises ``NotDelivered`` or ``MaybeDelivered``.
+        """
         sending = asyncio.run_coroutine_threadsafe(self._send(notification), self._loop)
         try:
             async with asyncio.timeout(self._limit.total_seconds()):
-                await asyncio.wrap_future(sending)
+                return await asyncio.wrap_future(sending)
         except TimeoutError as error:
             limit = f"{self._limit.total_seconds():g} s"
             raise MaybeDelivered(f"it was not sent within {limit}") from error
 
-    async def _send(self, notification: Notification) -> None:
+    async def _send(self, notification: Notification) -> str | None:
         try:
-            await self._notifier.send(notification)
+            return await self._notifier.send(notification)
         except NotDelivered:
             raise
         except BaseException as error:
@@ -217,9 +221,10 @@ class Outbox:
     async def _send(self, tenant: str, channel: str, taken: Taken) -> str:
         """Send one and record what became of it; returns its outcome."""
         error: NotDelivered | None = None
+        message: str | None = None
         try:
             told = taken.notification.linked(self._approvals_url)
-            await self._couriers[channel].send(told)
+            message = await self._couriers[channel].send(told)
         except NotDelivered as raised:
             error = raised
         try:
@@ -227,7 +232,8 @@ class Outbox:
                 return await self._failed(tenant, channel, taken, error)
 
             def sent(tx: Transaction) -> None:
-                rows.record_sent(tx, taken.notification.delivery_id, self._clock(tx))
+                kept = message if channel in CHATS else None
+                rows.record_sent(tx, taken.notification.delivery_id, self._clock(tx), kept)
 
             await self._ledger.transact(tenant, sent)
             return "sent"

@@ -47,7 +47,7 @@ def commands_of(connection: Connection, run_id: str, request: ApprovalRequest) -
         return {}
     id_, seen = request.approval_id, ["--params-hash", request.params_hash]
     key = ["--key", "KEYFILE"]
-    signed = key if request.assurance is Assurance.SIGNED else []
+    signed = [] if request.assurance is Assurance.OPEN else key
     command = connection.settings.command
     commands = {
         "approve": command("approve", id_, *seen, *signed),
@@ -170,7 +170,7 @@ def request_details(request: ApprovalRequest) -> Iterator[str]:
     if request.votes:
         yield f"  so far     {', '.join(request.votes)}"
     if request.assurance is not Assurance.OPEN:
-        how = " (--key FILE)" if request.assurance is Assurance.SIGNED else ""
+        how = "" if request.assurance.by_passkey else " (--key FILE)"
         yield f"  decisions  {request.assurance.as_text()}{how}"
     yield f"  expires    {shown_time(request.expires_at)}"
 

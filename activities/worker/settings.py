@@ -157,8 +157,8 @@ class Settings(BaseModel):
     """Address at which the worker says that it lives (``/livez``) and can work (``/readyz``), such
     as ``127.0.0.1:9465``; empty: none."""
     notify: Names = ("log",)
-    """Who tells people what waits for them: ``log``, ``webhook``, ``smtp``, or your own as
-    ``module:name``; comma separated, empty for nobody."""
+    """Who tells people what waits for them: ``log``, ``webhook``, ``smtp``, ``slack``, or your own
+    as ``module:name``; comma separated, empty for nobody."""
     webhook_url: SecretStr = SecretStr("")
     """Where ``webhook`` posts to; it is not shown or logged, because it may carry a token."""
     webhook_secret: SecretStr = SecretStr("")
@@ -169,6 +169,21 @@ class Settings(BaseModel):
     """The address that mails come from."""
     smtp_to: Names = ()
     """The addresses that mails go to, comma separated."""
+    slack_token: SecretStr = SecretStr("")
+    """The bot's token with which ``slack`` posts: ``xoxb-...``."""
+    slack_channels: Names = ()
+    """Where ``slack`` posts what is for a role, such as ``finance=C0123,*=C0456``; ``*``: all else.
+    Another tenant's have its name before them: ``acme/finance=C0789``."""
+    slack_url: str = "https://slack.com/api"
+    """Slack's Web API."""
+    slack_signing_secret: SecretStr = SecretStr("")
+    """Of ``approvals serve``: what Slack signs presses of buttons with. Empty: no button counts."""
+    chat_key: str = ""
+    """Of ``approvals serve``: file of the private key of the principal ``chat``, which vouches for
+    decisions by buttons."""
+    chat_principals: str = ""
+    """Of ``approvals serve``: file that says which account of which chat is which principal, such
+    as ``chat-principals.yaml``; read again when it has changed."""
     lease: Duration = timedelta(seconds=3)
     """Time limit of an effect's lease: how long a dead attempt keeps others away. A live one renews
     it every third of that."""

@@ -164,6 +164,8 @@ class Headers:
         if headers.get("host") != self._host:
             # Somebody else's name that leads here: the page would be of their origin.
             return 421, f"This server is at {self._origin}."
+        if request.scope["path"].startswith("/chat/"):
+            return None  # no browser's: each request there proves who sends it
         site = headers.get("sec-fetch-site", "none")
         navigates = request.method == "GET" and headers.get("sec-fetch-mode") == "navigate"
         if site not in _OURS and not navigates:

@@ -1,8 +1,9 @@
 """The approvers' pages, for one tenant: who may look, what is looked at, what is handed on.
 
-This process has no private key. It reads the ledger, and hands on what a browser has signed,
-unchanged. So whoever takes it over can show something wrong, but decides nothing: the script
-computes what is signed from what it shows, and the worker verifies that again.
+This process has no private key, but for votes in a chat (``chat.py``). It reads the ledger, and
+hands on what a browser has signed, unchanged. So whoever takes it over can show something wrong,
+but decides nothing: the script computes what is signed from what it shows, and the worker verifies
+that again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import json
 import shlex
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -73,7 +74,7 @@ from surehand.client.messages import compose_message, find_approval, find_run_id
 from surehand.process import exits
 from surehand.process.program import shared_program
 from surehand.workflows.canonical_json import NotCanonical
-from surehand.workflows.contracts.approvals import Decision
+from surehand.workflows.contracts.approvals import Decision, Verdict
 from surehand.workflows.contracts.base import WaitKind
 from surehand.workflows.contracts.effects import UnwindRun
 from surehand.workflows.contracts.steering import Verb
@@ -83,6 +84,7 @@ from surehand.workflows.ports import RUN_STATE
 from surehand.workflows.run import deliveries
 
 if TYPE_CHECKING:
+    from surehand.cli.approvals_server.chat import ChatVotes
     from surehand.cli.approvals_server.oidc import OidcSignIn
 
 #: Bytes of a decision or a message, of which a run takes no more characters; and of a sign-in.
@@ -122,6 +124,7 @@ class ApprovalsServer:
         links: Links,
         schema_of: SchemaOf,
         oidc: OidcSignIn | None = None,
+        chat: ChatVotes | None = None,
         artifacts: OpenStore | None = None,
         read_lifting: Callable[[], Lifting] = Lifting,
     ) -> None:
@@ -134,6 +137,7 @@ class ApprovalsServer:
         self._tenant = tenant
         self._links = links
         self._oidc = oidc
+        self._chat = chat
         self._sign_ins = SignIns()
         self._followers = Followers()
         self._secret_reads = SecretReads(ledger, tenant)
@@ -176,6 +180,8 @@ class ApprovalsServer:
         ]
         if self._oidc is not None:
             routes += self._oidc.routes(origin, self._begin_sign_in)
+        if self._chat is not None:
+            routes += self._chat.routes(self._forward)
         handlers = {404: _not_found, 405: _not_found, Exception: _answer_mistake}
         # Around all of it: a mistake of ours is answered by the same rules.
         return Headers(Starlette(routes=routes, exception_handlers=handlers), origin=origin)
@@ -472,7 +478,7 @@ class ApprovalsServer:
             if sent.get("approver") != me:
                 raise exits.WrongUse(f"you are signed in as {me}, and decide in no other name")
             run_id, _ = find_approval(self._tenant, str(sent.get("approval_id")))
-            verdict = await (await self._connect_once()).run(run_id).forward(sent)
+            verdict = await self._forward(run_id, sent)
         except exits.DecisionRefused as refused:
             return JSONResponse(
                 {"verdict": refused.verdict.model_dump(mode="json")}, status_code=409
@@ -498,6 +504,9 @@ class ApprovalsServer:
         except principals.PrincipalError:
             told = "all who are asked have said yes; whoever owns the ledger lifts it now"
         return JSONResponse({"message": told})
+
+    async def _forward(self, run_id: str, decision: Mapping[str, Any]) -> Verdict:
+        return await (await self._connect_once()).run(run_id).forward(decision)
 
     async def _take_message(self, request: Request, me: str) -> Response:
         sent = await _read_json(request, LARGEST_DECISION)

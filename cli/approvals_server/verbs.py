@@ -25,6 +25,7 @@ from surehand.process.settings import PREFIX, load_extra
 
 if TYPE_CHECKING:
     from surehand.activities.worker.settings import Settings
+    from surehand.cli.approvals_server.chat import ChatVotes
     from surehand.cli.approvals_server.oidc import OidcSignIn
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8082"
@@ -82,6 +83,11 @@ async def serve(
             return await ledger.transact(caller.tenant, principals.has_principal, name)
 
         oidc = _find_oidc(settings, caller.tenant, registered)
+        chat: ChatVotes | None = None
+        if settings.slack_signing_secret.get_secret_value():
+            need = f"{PREFIX}SLACK_SIGNING_SECRET needs Authlib"
+            votes = load_extra("surehand.cli.approvals_server.chat", "approvals", need)
+            chat = votes.chat_of(settings, caller.tenant, registered)
         takes_links = oidc is None or only_here(address[0], named)
 
         def app_at(url: str) -> Any:
@@ -95,6 +101,7 @@ async def serve(
                 links=Links(server),
                 schema_of=schema_of,
                 oidc=oidc,
+                chat=chat,
                 artifacts=cache(lambda: open_artifacts(settings, ledger)),
                 read_lifting=lambda: read_lifting(settings),
             )

@@ -329,7 +329,7 @@ async def test_a_dead_workers_row_is_sent_by_another(at_receiver: TenantOutbox) 
     here.receiver.refuses = None
     assert await here.send(after=LEASE * 2) == {"sent": 1}
 
-    assert here.receiver.got == [taken[0].notification]
+    assert [one.model_dump() for one in here.receiver.got] == [taken[0].notification.model_dump()]
     with here.scene.tx() as tx:
         assert not outbox_rows.record_sent(tx, taken[0].notification.delivery_id, tx.now_ms)
     assert [row["state"] for row in here.rows()] == ["sent"]

@@ -61,7 +61,6 @@ def test_the_text_of_a_request_tells_all_that_is_needed_to_decide() -> None:
         ({"kind": Kind.PERMISSION}, "resume refund-1"),
         ({"kind": Kind.UNCOMPENSATED}, "effects refund-1"),
         ({"kind": Kind.STOPPED}, "unwind refund-1"),
-        ({"kind": Kind.WITHDRAWN}, "show refund-1"),
         ({"tenant": "acme", "kind": Kind.PERMISSION}, "resume refund-1 --tenant acme"),
     ],
 )  # fmt: skip

@@ -24,6 +24,9 @@ OF_THE_PAGES: Final = {
     "oidc_client_id",
     "oidc_client_secret",
     "oidc_principals",
+    "slack_signing_secret",
+    "chat_key",
+    "chat_principals",
 }
 #: Settings that no worker of the file takes from outside, and why.
 NOT_HANDED_ON: Final = {

@@ -22,8 +22,8 @@ PARTICIPLES: Final = {
 }  # fmt: skip
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
-    "modules": 187,
-    "lines": 63_864,
+    "modules": 188,
+    "lines": 64_137,
     "one-word functions, per mille": 304,
     "participles, per mille": 45,
     "class names defined twice": 7,

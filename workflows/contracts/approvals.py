@@ -42,6 +42,8 @@ class Assurance(StrEnum):
 
     OPEN = "open"
     """Nothing: the name is only claimed."""
+    CHAT = "chat"
+    """A button in the chat: the approvers' pages vouch for whose account has pressed it."""
     SIGNED = "signed"
     """A signature with a key that is registered for the approver."""
     PASSKEY = "passkey"
@@ -67,6 +69,7 @@ class Assurance(StrEnum):
         """Return what decisions need, as people are told."""
         return {
             Assurance.OPEN: "need no signature",
+            Assurance.CHAT: "have to be signed, or made by a button in the chat",
             Assurance.SIGNED: "have to be signed",
             Assurance.PASSKEY: "have to be signed by a passkey",
             Assurance.DEVICE_PASSKEY: "have to be signed by a passkey that is bound to its device",
@@ -360,6 +363,20 @@ class DecisionClaims(Claims):
     """Digest of the params that an ``edit`` puts in the place of those that were asked for."""
     reason: Text | None = None
     """Digest of the decision's reason, if it has one."""
+
+
+#: The principal whose keys vouch for decisions in a chat: the approvers' pages have one of them.
+CHAT: Final = "chat"
+
+
+class ChatClaims(DecisionClaims):
+    """A decision that somebody has made by a button in a chat; :data:`CHAT` signs it, not they."""
+
+    typ: ClassVar[str] = "surehand-decision+chat"
+    passkey_typ: ClassVar[str | None] = None
+
+    account: Text
+    """Who has pressed it, as the chat knows them: ``slack:TEAM:USER``."""
 
 
 class SteeringClaims(Claims):

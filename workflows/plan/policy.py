@@ -50,8 +50,8 @@ Quorum = Annotated[int, Field(ge=1, le=LARGEST_QUORUM)]
 
 
 #: What may prove a decision, the strictest last: as ``Assurance`` has it.
-ASKED_PROOFS: Final = ("open", "signed", "passkey", "device_passkey")
-AskedProof = Literal["open", "signed", "passkey", "device_passkey"]
+ASKED_PROOFS: Final = ("open", "chat", "signed", "passkey", "device_passkey")
+AskedProof = Literal["open", "chat", "signed", "passkey", "device_passkey"]
 
 
 class WrittenByPeople(BaseModel):
@@ -115,7 +115,7 @@ class ApprovalPolicy(WrittenByPeople):
     """Whether votes given in advance count; ``False``: people look at each call."""
     proof: AskedProof = "open"
     """What must prove each decision, at least. The key of a ``device_passkey`` cannot leave its
-    device; ``open``: what the worker asks for."""
+    device; ``open``: what the worker asks for; ``chat``: a button in the chat is enough."""
 
     @field_validator("expires_in", "remind_every")
     @classmethod

@@ -250,7 +250,7 @@ def how_to_decide(run_id: str, request: ApprovalRequest) -> list[str]:
     """Return the lines that say how a request is answered from the Web UI."""
     if request.assurance.by_passkey:
         return [f"Decisions {request.assurance.as_text()}: not from here, nor by a command."]
-    if request.assurance is Assurance.SIGNED:
+    if request.assurance is not Assurance.OPEN:
         return [
             "Only signed decisions count. This prints the JSON for *More Actions*, *Send a Signal*,"
             f" `{Verb.DECIDE}` (with `--outcome reject` it rejects):",

@@ -310,6 +310,8 @@ def _weigh_decision(
         if assurance.by_passkey:
             return VerdictCode.PASSKEY_NEEDED, f"decisions {assurance.as_text()} here"
         return VerdictCode.UNSIGNED, "only signed decisions count here"
+    if found.assurance is Assurance.CHAT and assurance is not Assurance.CHAT:
+        return VerdictCode.NOT_PERMITTED, "no policy of this call takes votes from the chat"
     requirements = needs_of(row).requirements
     unknown = vote_rows.unknown_requester(tx, row["run_id"], requirements, assurance)
     if unknown is not None:

@@ -41,6 +41,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 
 from surehand.activities.ledger.core.sealed import Sealed, SealedEvent, SealedMembers, SealedText
+from surehand.workflows.plan.policy import ASKED_PROOFS
 
 metadata = MetaData(
     naming_convention={
@@ -126,12 +127,15 @@ notifications = _table(
     Column("error", Text),
     Column("written_ms", BigInteger, nullable=False),
     Column("sent_ms", BigInteger),
+    # Of a chat: the message, until it says what has become of its request.
+    Column("message", String(200)),
     _check("state", _one_of("state", ("pending", "sent", "failed", "void"))),
     _check("sent_at_a_time", "(state = 'sent') = (sent_ms IS NOT NULL)"),
     _check("counts", "number >= 0 AND attempts >= 0"),
     # An activity that is tried again tells nobody twice.
     UniqueConstraint("tenant_id", "kind", "subject", "number", "channel"),
     _index("ix_notifications_due", "channel", "due_ms", where="state = 'pending'"),
+    _index("ix_notifications_message", "channel", where="message IS NOT NULL"),
     _index("ix_notifications_written", "written_ms"),
     _index("ix_notifications_run", "run_id"),
 )
@@ -499,7 +503,7 @@ approvals = _table(
         "state",
         _one_of("state", ("pending", "approved", "rejected", "expired", "superseded", "void")),
     ),
-    _check("assurance", _one_of("assurance", ("open", "signed", "passkey", "device_passkey"))),
+    _check("assurance", _one_of("assurance", ASKED_PROOFS)),
     _check(
         "decided_by_someone",
         "(state IN ('approved', 'rejected', 'superseded')) = (decided_by IS NOT NULL)",

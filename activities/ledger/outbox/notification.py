@@ -34,6 +34,10 @@ _LONGEST_TITLE: Final = 150
 _OUTCOMES: Final = "OUTCOME: happened, not-happened, call-off, compensated or give-up"
 
 
+#: Notifiers whose messages say later what has become of a request.
+CHATS: Final = frozenset({"slack"})
+
+
 class NotDelivered(Exception):
     """A notification could not be sent; it is tried again.
 
@@ -100,12 +104,16 @@ class Facts(BaseModel):
     asked_by: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     """Whose approvals are asked for."""
+    roles: tuple[str, ...] = ()
+    """Who may decide, by their roles."""
     foreign: str = ""
     """What has brought its run content from outside; empty: nothing."""
     signed: bool = False
     """Only signed decisions count."""
     passkey: bool = False
     """Only those count that are signed by a passkey: no command makes one."""
+    chat: bool = False
+    """A button in a chat is enough."""
     until: datetime | None = None
 
 
@@ -135,6 +143,12 @@ class Notification(Facts):
     """When it was written, by the ledger's clock; if it was held back, when it was so last."""
     page: str | None = None
     """Where people decide or answer in a browser, where the worker knows. It decides nothing."""
+    attempt: int = Field(default=1, exclude=True)
+    """Above 1: an earlier attempt may have sent it."""
+    message: str | None = Field(default=None, exclude=True)
+    """The message in a chat that tells it already."""
+    outcome: str | None = Field(default=None, exclude=True)
+    """What has become of its request, which waits no more; only of what a chat may tell already."""
 
     def linked(self, approvals_url: str) -> Notification:
         """Return it with its page on an approvals server.
@@ -239,8 +253,8 @@ class Notifier(Protocol):
         ['Approval needed: Refund 20.00 EUR for order-7']
     """
 
-    async def send(self, notification: Notification) -> None:
-        """Send it; return once the receiver has taken it.
+    async def send(self, notification: Notification) -> str | None:
+        """Send it; return once the receiver has taken it, a chat which message that is.
 
         Raises:
             NotDelivered: It may name a pause; anything else that is raised counts the same.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import and_, func
+from sqlalchemy import and_, func, or_
 
 from surehand.activities.ledger.core.statements import ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
@@ -24,7 +24,13 @@ from surehand.activities.ledger.core.tables import (
     runs,
 )
 from surehand.activities.ledger.halts import earliest_clock, is_halted
-from surehand.activities.ledger.outbox.notification import Facts, Kind, Notification, delivery_id
+from surehand.activities.ledger.outbox.notification import (
+    CHATS,
+    Facts,
+    Kind,
+    Notification,
+    delivery_id,
+)
 from surehand.activities.ledger.steps.entries import milliseconds
 from surehand.activities.ledger.steps.foreign import foreign_content
 from surehand.workflows.contracts.approvals import Assurance
@@ -92,18 +98,19 @@ def write_notification(
 
 def write_approval(tx: Transaction, row: Mapping[str, Any], kind: Kind, number: int = 0) -> None:
     """Have people told of an approval request, by its row."""
+    requirements = Needs.model_validate(row["needs"]).requirements
     facts = Facts(
         what=plain_line(row["description"]),
         tool=row["tool"],
         params_hash=row["params_hash"],
         undo=plain_line(row["undo"]),
         asked_by=tuple(map(plain_line, dict.fromkeys((row["user_id"], *row["editors"])))),
-        needs=tuple(
-            requirement.as_text() for requirement in Needs.model_validate(row["needs"]).requirements
-        ),
+        needs=tuple(one.as_text() for one in requirements),
+        roles=tuple(dict.fromkeys(role for one in requirements for role in one.roles)),
         foreign=plain_line(foreign_text(foreign_content(tx, row["run_id"]))),
         signed=Assurance(row["assurance"]) is not Assurance.OPEN,
         passkey=Assurance(row["assurance"]).by_passkey,
+        chat=Assurance(row["assurance"]) is Assurance.CHAT,
         until=_moment_of(row["expires_ms"]),
     )
     where = {"run_id": row["run_id"], "step_id": row["step_id"]}
@@ -149,8 +156,11 @@ def take_due(
 
     What nobody has to be told any more, because it is decided, expired or settled, is dropped. So
     is a reminder of what nobody was told of yet. It also returns how many were dropped, and how
-    many are held back for a while.
+    many are held back for a while. A chat that has told of it, or may have, is to say what has
+    become of it.
     """
+    if channel in CHATS:
+        _reopen_messages(tx, channel, now_ms)
     rows = tx.all(
         rows_of(notifications, channel=channel, state="pending")
         .where(notifications.c.due_ms <= now_ms)
@@ -159,7 +169,10 @@ def take_due(
         .with_for_update(skip_locked=True)
     )
     over = _find_over(tx, rows, now_ms) | _find_untold(tx, channel, rows)
-    held = _hold_back(tx, channel, [one for one in rows if one["notification_id"] not in over])
+    outcomes = _find_outcomes(tx, channel, [one for one in rows if one["notification_id"] in over])
+    over -= outcomes.keys()
+    new = [one for one in rows if one["message"] is None and one["notification_id"] not in outcomes]
+    held = _hold_back(tx, channel, [one for one in new if one["notification_id"] not in over])
     taken = []
     for row in rows:
         if row["notification_id"] in held:
@@ -173,8 +186,45 @@ def take_due(
         attempt = row["attempts"] + 1
         values = {"attempts": attempt, "due_ms": now_ms + milliseconds(lease)}
         if _change_row(tx, row["notification_id"], row["attempts"], **values):
-            taken.append(_taken_from(row, attempt))
+            taken.append(_taken_from(row, attempt, outcomes.get(row["notification_id"])))
     return taken, len(over), len(held)
+
+
+def _reopen_messages(tx: Transaction, channel: str, now_ms: int) -> None:
+    """Have messages changed whose requests wait no more, with as much patience as for a new one."""
+    expired = has_expired(approvals.c, earliest_clock(tx, now_ms))
+    over = rows_of(approvals, approvals.c.approval_id).where(
+        approvals.c.approval_id == notifications.c.subject,
+        or_(approvals.c.state != "pending", expired),
+    )
+    told = update_rows(notifications, channel=channel, state="sent").where(
+        notifications.c.message.is_not(None), over.exists()
+    )
+    again = {"state": "pending", "sent_ms": None, "attempts": 0}
+    tx.execute(told.values(**again, due_ms=now_ms, written_ms=now_ms))
+
+
+def _find_outcomes(
+    tx: Transaction, channel: str, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return what has become of requests that a chat has told of, or may have, by row."""
+    told = {
+        row["notification_id"]: row["subject"]
+        for row in rows
+        if row["message"] is not None or (channel in CHATS and row["attempts"] > 0)
+    }
+    if not told:
+        return {}
+    its = approvals.c
+    found = rows_of(approvals, its.approval_id, its.state, its.decided_by, its.verified)
+    texts = dict[str, str]()
+    for row in tx.all(found.where(its.approval_id.in_(set(told.values())))):
+        # What is over and still pending has expired.
+        text = "Expired" if row["state"] == "pending" else row["state"].capitalize()
+        if row["decided_by"] is not None:
+            text += f" by {row['decided_by']}{'' if row['verified'] else ' (unverified)'}"
+        texts[row["approval_id"]] = plain_line(text)
+    return {name: texts.get(subject, "Void") for name, subject in told.items()}
 
 
 def _hold_back(tx: Transaction, channel: str, rows: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -250,12 +300,14 @@ def _find_over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int) 
     return over
 
 
-def record_sent(tx: Transaction, notification_id: str, now_ms: int) -> bool:
+def record_sent(
+    tx: Transaction, notification_id: str, now_ms: int, message: str | None = None
+) -> bool:
     """Record that it was sent, whatever else was thought of it; ``False`` if that is known."""
     touched = tx.execute(
         update_rows(notifications, notification_id=notification_id)
         .where(notifications.c.state != "sent")
-        .values(state="sent", sent_ms=now_ms, error=None)
+        .values(state="sent", sent_ms=now_ms, error=None, message=message)
     )
     return touched == 1
 
@@ -312,7 +364,7 @@ def _change_row(tx: Transaction, name: str, at_attempt: int, /, **values: Any) -
     return touched == 1
 
 
-def _taken_from(row: Mapping[str, Any], attempt: int) -> Taken:
+def _taken_from(row: Mapping[str, Any], attempt: int, outcome: str | None = None) -> Taken:
     names = ("run_id", "step_id", "kind", "subject", "number")
     notification = Notification(
         **row["facts"],
@@ -320,6 +372,9 @@ def _taken_from(row: Mapping[str, Any], attempt: int) -> Taken:
         delivery_id=row["notification_id"],
         tenant=row["tenant_id"],
         at=_moment_of(row["written_ms"]),
+        attempt=attempt,
+        message=row["message"],
+        outcome=outcome,
     )
     return Taken(notification, attempt, row["channel"], row["written_ms"])
 

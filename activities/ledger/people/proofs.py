@@ -43,7 +43,7 @@ def prove_decision(tx: Transaction, run_id: str, decision: approvals.Decision) -
         return Proof()
     try:
         key, claims = verify_proof(
-            tx, decision.signature, decision.approver, approvals.DecisionClaims
+            tx, decision.signature, decision.approver, _claims_of(decision.signature)
         )
     except signatures.BadSignature as error:
         return approvals.VerdictCode.BAD_SIGNATURE, str(error)
@@ -73,12 +73,13 @@ def verify_proof(
 ) -> tuple[Key, C]:
     """Return the key and the claims of a compact JWS, or of a passkey's proof if these have one.
 
-    The key is one that is registered for its signer. What the claims are bound to, and whether
-    their nonce is fresh, is the caller's to look at. For one on record ``arrived_ms`` is when it
-    was taken: its expiry is judged by that. Unless ``in_force``, its key had to count then, and the
-    page that asked for a gesture is not looked at.
+    The key is one that is registered for its signer; of a decision in a chat, for ``CHAT``. What
+    the claims are bound to, and whether their nonce is fresh, is the caller's to look at. For one
+    on record ``arrived_ms`` is when it was taken: its expiry is judged by that. Unless
+    ``in_force``, its key had to count then, and the page that asked for a gesture is not looked at.
     """
     arrived = tx.now_ms if arrived_ms is None else arrived_ms
+    signer = approvals.CHAT if issubclass(claims_of, approvals.ChatClaims) else signer
     typ = claims_of.passkey_typ
     if typ is None or not passkeys.is_gesture(token, typ):
         kid = signatures.header_kid(token, claims_of.typ)
@@ -100,8 +101,19 @@ def verify_proof(
     return key, claims
 
 
+def _claims_of(token: str) -> type[approvals.DecisionClaims]:
+    """Return what a decision's signature claims: one of a chat is a kind of its own."""
+    try:
+        signatures.header_kid(token, approvals.ChatClaims.typ)
+    except signatures.BadSignature:
+        return approvals.DecisionClaims
+    return approvals.ChatClaims
+
+
 def _decision_proof(key: Key, claims: approvals.DecisionClaims) -> Proof:
     """Return what a verified decision proves, by the kind of its key."""
+    if isinstance(claims, approvals.ChatClaims):
+        return Proof(key.kid, claims, approvals.Assurance.CHAT)
     if key.passkey is None:
         return Proof(key.kid, claims, approvals.Assurance.SIGNED)
     bound = key.passkey.device_bound
@@ -163,7 +175,7 @@ def why_unproven(
     if kept.signature is None or kept.nonce is None:  # The nonce is what is on record once.
         return "it is not signed"
     try:
-        key, claims = verify_stored(tx, kept, approvals.DecisionClaims, in_force=in_force)
+        key, claims = verify_stored(tx, kept, _claims_of(kept.signature), in_force=in_force)
         decision = approvals.Decision(
             approval_id=row["approval_id"],
             params_hash=row["params_hash"],

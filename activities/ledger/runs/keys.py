@@ -197,6 +197,8 @@ def erase_run(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure
     )
     theirs = notifications.c.run_id.in_(found)
     tx.execute(update_rows(notifications, state="pending").where(theirs).values(state="void"))
+    kept = update_rows(notifications).where(theirs, notifications.c.message.is_not(None))
+    tx.execute(kept.values(message=null()))
     # What a notifier has raised may repeat what it was to tell.
     raised = update_rows(notifications).where(theirs, notifications.c.error.is_not(None))
     tx.execute(raised.values(error=null()))

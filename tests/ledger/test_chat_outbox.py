@@ -1,0 +1,173 @@
+"""Requests in a chat: in the right channel, once, and with what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from surehand.activities.notifiers import load_notifiers
+from surehand.activities.outbox import LEASE, POLL
+from surehand.activities.worker.settings import Settings
+from surehand.process.children import Child, python
+from surehand.workflows.plan.policy import Requirement
+from tests.ledger.databases import Database
+from tests.ledger.scene import WINDOW, Scene
+from tests.ledger.tenant_outbox import TenantOutbox, tenant_outbox
+from tests.notifiers.slack import TOKEN, Workspace, buttons, words, workspace
+
+ROOT = Path(__file__).parents[2]
+FINANCE = Requirement(roles=("finance",))
+
+
+@pytest.fixture
+def slack() -> Iterator[Workspace]:
+    with workspace("C1", "C2", "C3") as there:
+        yield there
+
+
+def settings(scene: Scene, slack: Workspace) -> dict[str, str]:
+    """Finance's channel of the scene's tenant, that of its others, and another tenant's."""
+    ours = {f"{scene.tenant}/finance": "C1", f"{scene.tenant}/*": "C2"}
+    return slack.settings(**ours, finance="C3", **{"*": "C3"})
+
+
+def chat(scene: Scene, slack: Workspace, **also: str) -> Any:
+    given = Settings(
+        **{"database_url": "sqlite:///x", "notify": "slack", **settings(scene, slack), **also}
+    )
+    return tenant_outbox(
+        scene, approvals_url="https://approvals.example.com", **load_notifiers(given)
+    )
+
+
+async def send(here: TenantOutbox, after: timedelta | None = None) -> dict[str, int]:
+    if after is not None:
+        here.clock.later = after
+    return dict(+(await here.outbox.run_once("slack")))
+
+
+def rows(here: TenantOutbox) -> list[tuple[str, bool]]:
+    """State of each row of the chat, and whether its message has still to say how it ended."""
+    found = [row for row in here.rows() if row["channel"] == "slack"]
+    return [(row["state"], row["message"] is not None) for row in found]
+
+
+@pytest.mark.parametrize("proof", ["chat", "open", "signed"])
+async def test_a_request_is_told_once_in_its_roles_channel(
+    scene: Scene, slack: Workspace, proof: Any
+) -> None:
+    async with chat(scene, slack) as here:
+        words_of = {"description": "Refund <https://evil.example|20.00> EUR", "proof": proof}
+        here.scene.ask_approval(here.scene.call(), requirement=FINANCE, **words_of)
+        assert await send(here) == {"sent": 1}
+        assert await send(here, after=LEASE * 2) == {}
+
+        [(channel, message)] = slack.messages
+        assert (channel, rows(here)) == ("C1", [("sent", True)])
+    assert "Refund <https://evil.example|20.00> EUR" in words(message)
+    assert {block["text"]["type"] for block in message["blocks"] if "text" in block} == {
+        "plain_text"
+    }
+    assert "<https" not in message["text"]
+    page = "https://approvals.example.com/approval?id=run-1%2Frefund%2F1"
+    *votes, link = buttons(message)
+    assert link["url"] == page
+    assert [one["action_id"] for one in votes] == (["approve", "reject"] if proof == "chat" else [])
+
+
+async def test_what_is_for_nobodys_channel_goes_into_no_other_ones(
+    scene: Scene, slack: Workspace
+) -> None:
+    async with chat(scene, slack, slack_channels="finance=C1,*=C3") as here:
+        here.scene.ask_approval(here.scene.call(), requirement=FINANCE)
+        assert await send(here) == {"failed": 1}
+        [row] = [row for row in here.rows() if row["channel"] == "slack"]
+    assert "SUREHAND_SLACK_CHANNELS has none for" in row["error"]
+    assert slack.messages == []
+
+
+@pytest.mark.parametrize("how", ["approve", "reject", "expired", "void", "too late"])
+async def test_a_message_says_what_has_become_of_its_request(
+    scene: Scene, slack: Workspace, how: str
+) -> None:
+    async with chat(scene, slack) as here:
+        gated = here.scene.ask_approval(
+            here.scene.call(), proof="chat" if how == "void" else "open"
+        )
+        await send(here)
+        [(_, before)] = slack.messages
+        assert "decide" not in before["text"]
+        if how in ("approve", "reject"):
+            assert here.scene.decide(gated, how).code == "accepted"
+        elif how != "too late":
+            here.scene.close(gated, how, after=WINDOW)
+        late = WINDOW if how == "too late" else POLL
+        assert await send(here, after=late) == {"sent": 1}
+        assert await send(here, after=late + LEASE * 2) == {}
+
+        said = {"approve": "Approved by alice", "reject": "Rejected by alice", "void": "Void"}
+        [(_, message)] = slack.messages
+        assert words(message).splitlines()[-1].startswith(said.get(how, "Expired"))
+        assert buttons(message) == []
+        assert rows(here) == [("sent", False)]
+    assert slack.calls == ["chat.postMessage", "chat.update"]
+
+
+async def test_slack_is_left_alone_for_as_long_as_it_says(scene: Scene, slack: Workspace) -> None:
+    slack.refuses = [120]
+    async with chat(scene, slack) as here:
+        here.scene.ask_approval(here.scene.call())
+        assert await send(here) == {"failed": 1}
+        assert await send(here, after=timedelta(seconds=115)) == {}
+        assert await send(here, after=timedelta(seconds=125)) == {"sent": 1}
+        assert len(slack.messages) == 1
+
+
+async def test_what_slack_refuses_is_tried_again_and_its_token_is_not_told(
+    scene: Scene, slack: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with chat(scene, slack, slack_token="xoxb-another-token") as here:
+        here.scene.ask_approval(here.scene.call())
+        assert await send(here) == {"failed": 1}
+        [row] = [row for row in here.rows() if row["channel"] == "slack"]
+    assert row["error"] == "chat.postMessage: invalid_auth"
+    assert "xoxb-another-token" not in capsys.readouterr().out
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("decided", [False, True])
+async def test_what_was_posted_and_not_recorded_is_not_posted_again(
+    scene: Scene, database: Database, slack: Workspace, tmp_path: Path, decided: bool
+) -> None:
+    given = {"database_url": database.url, "notify": "slack", **settings(scene, slack)}
+    environment = {f"SUREHAND_{name.upper()}": value for name, value in given.items()}
+    async with chat(scene, slack) as here:
+        gated = here.scene.ask_approval(here.scene.call())
+        doomed = Child(
+            python("tests.outbox_process", scene.tenant),
+            environment={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
+            log=tmp_path / "outbox.log",
+        )
+        # It has posted, and waits for the answer.
+        slack.on_arrival = lambda: doomed.signal(signal.SIGKILL)
+        assert await asyncio.to_thread(doomed.wait, 60) == -signal.SIGKILL
+        slack.on_arrival = lambda: None
+        assert TOKEN not in doomed.output()
+        for number in range(3):  # others write there, too
+            slack.channels["C2"][f"9999999999.{number}"] = {"ts": f"9999999999.{number}"}
+        if decided:
+            assert here.scene.decide(gated).code == "accepted"
+
+        assert await send(here, after=LEASE * 1.1) == {"sent": 1}
+
+        assert rows(here) == [("sent", not decided)]
+    assert slack.calls.count("chat.postMessage") == 1
+    [message] = [one for _, one in slack.messages if "blocks" in one]
+    assert words(message).endswith("Approved by alice (unverified)") is decided
