@@ -142,7 +142,6 @@ def _tool(reviewed: server_file.Reviewed, server_name: str, name: str) -> tool.T
             dedupes=None if said.dedupes is None else tool.Dedupes(said.dedupes.window),
             lookup=lookup.function if lookup else None,
             lookup_by=lookup.by if lookup else "key",
-            lookup_foreign=lookup is not None and lookup.foreign,
             settle=said.lookup.settle if said.lookup else None,
             recovery="human" if write and not (said.dedupes or lookup) else None,
             compensate=_undo(server_name, said),
@@ -150,7 +149,7 @@ def _tool(reviewed: server_file.Reviewed, server_name: str, name: str) -> tool.T
             irreversible=said.irreversible or (destructive and said.compensate is None),
             approval=_approval(said, destructive),
             permission=said.permission,
-            foreign=_foreign(said, hints),
+            foreign=_foreign(said, hints) or ("lookup" if lookup and lookup.foreign else False),
         )(run)
     except toolbox.ToolboxError as error:
         raise server_file.McpFileError(f"{where}: {error}") from error

@@ -98,7 +98,6 @@ def tool(
     dedupes: Dedupes | None = None,
     lookup: LookupFunction | None = None,
     lookup_by: LookupBy = "key",
-    lookup_foreign: bool = False,
     settle: timedelta | None = None,
     transactional: bool = False,
     recovery: Literal["human"] | None = None,
@@ -113,7 +112,7 @@ def tool(
     health: Callable[[], Awaitable[bool]] | None = None,
     resource: Callable[[Any], str | list[str]] | None = None,
     fresh_for: timedelta | None = None,
-    foreign: bool = False,
+    foreign: bool | Literal["lookup"] = False,
     secret_params: bool = False,
 ) -> Callable[[ToolFunction], Tool]:
     """Make an async function of ``(params: a pydantic model, ctx: ToolContext)`` into a tool.
@@ -132,7 +131,6 @@ def tool(
             ``"state"``: it asks how the world is ("is the flight changed?"). Then it is asked
             before each call, too. Unless it said ``NotFound`` then, it proves nothing later, and a
             human is asked.
-        lookup_foreign: A receipt that the lookup finds is foreign content (see ``foreign``).
         settle: How long after a call's deadline its effect may still appear; without it a lookup
             that finds nothing proves nothing.
         transactional: The effect is made in the ledger's database, through ``ctx.session``; it
@@ -160,6 +158,7 @@ def tool(
             again. If it differs, approvals that rest on it are void.
         foreign: The output is content from outside, which strangers may have written: a web page, a
             mail, an issue. It marks the run, and policies can use the mark (``run.foreign``).
+            ``"lookup"``: only a receipt that its lookup finds is.
         secret_params: Each look at a request's params on the approvers' pages is an event of the
             run (``approval.read``). Lists show what ``describe`` says, so it must contain no
             secrets.
@@ -234,8 +233,8 @@ def tool(
             raise ToolboxError(
                 f"tool {name!r}: lookup_by= says of a lookup= what it goes by: 'key' or 'state'"
             )
-        if lookup_foreign and not lookup:
-            raise ToolboxError(f"tool {name!r}: lookup_foreign= says of a lookup= what it returns")
+        if foreign == "lookup" and not lookup:
+            raise ToolboxError(f"tool {name!r}: foreign='lookup' says of a lookup= what it returns")
         recoverable = dedupes or lookup or transactional
         if precondition is not None and effect is Effect.READ:
             raise ToolboxError(f"tool {name!r}: a READ has no precondition")
@@ -251,6 +250,8 @@ def tool(
             "timeout": deadline,
             "recovery": settled_by,
             "errors": dict(errors or {}),
+            "foreign": bool(foreign) and foreign != "lookup",
+            "lookup_foreign": foreign == "lookup",
             "description": (inspect.getdoc(fn) or name).splitlines()[0],
             "schema_hash": digest(schema),
         }

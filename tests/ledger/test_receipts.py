@@ -37,7 +37,9 @@ def looked_up(answer: Any, *, foreign: bool = True) -> tuple[Provider, Tool]:
         return answer
 
     provider = Provider([RECEIPT])
-    return provider, provider.tool(lookup=look, lookup_foreign=foreign, settle=SETTLE)
+    return provider, provider.tool(
+        lookup=look, foreign="lookup" if foreign else False, settle=SETTLE
+    )
 
 
 def marks(scene: Scene, run_id: str = RUN) -> list[tuple[str, str]]:
@@ -140,7 +142,7 @@ async def test_a_look_at_the_world_before_the_call_marks_nothing(scene: Scene) -
         return Found(RECEIPT)
 
     loaded = Provider([RECEIPT]).tool(
-        lookup=look, lookup_by="state", lookup_foreign=True, settle=SETTLE
+        lookup=look, lookup_by="state", foreign="lookup", settle=SETTLE
     )
     assert isinstance(await last_of(scene, loaded, observes=True), Done)
     assert marks(scene) == []

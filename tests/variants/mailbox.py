@@ -88,7 +88,7 @@ async def find_posted(params: Letter, ctx: ToolContext) -> LookupAnswer:
     return Found({"note": (folder / "mail").read_text()}) if found else NotFound()
 
 
-@tool("mail.post", effect=WRITE, lookup=find_posted, lookup_foreign=True, irreversible=True,
+@tool("mail.post", effect=WRITE, lookup=find_posted, foreign="lookup", irreversible=True,
       settle=timedelta(seconds=1), key=lambda letter: f"post:{letter.text}")  # fmt: skip
 async def post(params: Letter, ctx: ToolContext) -> dict[str, str]:
     """Send a letter whose receipt is always lost."""
