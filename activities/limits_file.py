@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -89,8 +89,11 @@ class Limit(WrittenByPeople):
     """What they may come to, effects under way included: a whole number, or a decimal as text."""
     after: After | None = None
     """In place of ``most``: what has to have happened before."""
-    within: Duration
-    """The time up to now in which effects count."""
+    run_at_most: Literal["read", "undoable"] | None = None
+    """In place of ``most``: the highest kind of effect that the call's run, with its parents and
+    child runs, may have made before; ``read``: none."""
+    within: Duration = timedelta(0)
+    """The time up to now in which effects count; of ``run_at_most`` all do."""
     ask: Ask = None
     """Who can let through a call that would be over; without it such a call is refused."""
     shadow: bool = False
@@ -103,8 +106,12 @@ class Limit(WrittenByPeople):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Limit:
-        if (self.most is None) == (self.after is None):
-            raise ValueError("say either most or after")
+        if [self.most, self.after, self.run_at_most].count(None) != 2:
+            raise ValueError("say one of most, after and run_at_most")
+        if self.run_at_most is not None and (self.per or self.total_of is not None):
+            raise ValueError("run_at_most: it is about runs, so without per and total_of")
+        if bool(self.within) == (self.run_at_most is not None):
+            raise ValueError("within goes with most and after, and with nothing else")
         if self.after is not None and (self.total_of is not None or self.after.tool in self.tools):
             raise ValueError("after: it adds nothing up, and its tool is none of the tools")
         return self

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from surehand.activities.effects.prepare import limit_amount
 from surehand.activities.ledger.approvals.requests import find_others
 from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.effects.run_tree import HIGHEST, find_highest
 from surehand.activities.ledger.history.reads import list_made
 from surehand.activities.limits_file import Limit, group_values, read_limits
 from surehand.activities.tools.toolbox import Toolbox
@@ -124,6 +125,10 @@ def _try_limit(
 ) -> _Trial:
     trial = _Trial(limit, toolbox)
     for row in list_made(tx, limit.counted, (since + limit.within) // _MS):
+        if limit.run_at_most is not None:
+            made = find_highest(tx, row["run_id"], row["entry_id"], row["claimed_ms"])
+            trial.add_of_run(row, HIGHEST.index(made) > HIGHEST.index(limit.run_at_most))
+            continue
         others = find_others(tx, row["run_id"], row["approval_id"], assurance)
         trial.add(row, others, begun=row["age_ms"] <= since // _MS)
     return trial
@@ -175,6 +180,12 @@ class _Trial:
             counted_.append((row["claimed_ms"], amount))
         if over and begun:
             self._note_over(row, used)
+
+    def add_of_run(self, row: Mapping[str, Any], is_over: bool) -> None:
+        """Take one call of which its run decides."""
+        self._calls += 1
+        if is_over:
+            self._note_over(row, Decimal(0))
 
     def _note_over(self, row: Mapping[str, Any], used: Decimal) -> None:
         self._days[time_of(row["claimed_ms"]).date().isoformat()] += 1

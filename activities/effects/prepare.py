@@ -42,7 +42,7 @@ from surehand.workflows.canonical_json import LOST_DIGITS, NotCanonical, digest,
 from surehand.workflows.contracts.approvals import Assurance, Scope
 from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.tools import Effect, QuotaNeeded, ToolCall
-from surehand.workflows.identity import forward_key, step_key
+from surehand.workflows.identity import forward_key, root_run_id, step_key
 from surehand.workflows.names import ErrorType
 from surehand.workflows.plain_text import clean_text
 from surehand.workflows.plan.policy import Needs, combine
@@ -269,6 +269,8 @@ def _limit_uses(
         if prepared.tool.name not in limit.counted:
             continue
         values = group_values(limit, prepared.plain)
+        if limit.run_at_most is not None:  # what counts together is a whole tree of runs
+            values = {"run": root_run_id(call.run_id)}
         groups = worker.hashes.of_identity(call.tenant, limit.name, values)
         use = limits.LimitUse(
             name=limit.name,
@@ -283,6 +285,7 @@ def _limit_uses(
             approved=limit.name in call.over_limits and limit.ask in call.policies,
             after=limit.after.tool if limit.after and prepared.tool.name in limit.tools else None,
             by_other=limit.after is not None and limit.after.by_other,
+            at_most=limit.run_at_most,
         )
         uses.append(use)
     return tuple(uses)
@@ -318,7 +321,7 @@ def limit_amount(limit: Limit, params: BaseModel) -> Decimal | None:
     """Return what a call adds to a limit; ``None``: no number that can be added up."""
     if limit.total_of is None:
         # What is only to come before or after something adds nothing.
-        return Decimal(1 if limit.after is None else 0)
+        return Decimal(1 if limit.most is not None else 0)
     amount = _amount(limit.total_of, params)
     if amount is None or amount > limits.LARGEST_AMOUNT:
         return None

@@ -57,6 +57,8 @@ class LimitUse:
     """The tool of which an effect has to have happened before, for the same group."""
     by_other: bool = False
     """Whether others have to stand behind that effect than behind the call."""
+    at_most: str | None = None
+    """What the whole tree of the call's run may have made before (``run_tree.HIGHEST``)."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Over:
         use = self.use
         if self.why:
             return self.why
+        if use.at_most is not None:
+            return f"limit {use.name}: the run has made an effect that is more than {use.at_most}"
         if use.after is not None:
             by = " that others stand behind" if use.by_other else ""
             return f"limit {use.name}: no {use.after}{by} has come before it in time"
@@ -212,14 +216,16 @@ def find_over(
     tx: Transaction,
     uses: Sequence[LimitUse],
     entry_id: str,
+    is_by_other: Callable[[Mapping[str, Any]], bool],
+    is_higher: Callable[[str], bool],
     *,
     judged: bool,
-    is_by_other: Callable[[Mapping[str, Any]], bool],
 ) -> list[Over]:
     """Return the limits that an entry's claim would be over; they are locked.
 
     Unless it is to be ``judged``, only those where others may have the room for which the entry was
-    counted before. ``is_by_other`` says whether others stand behind an effect than behind the call.
+    counted before. ``is_by_other`` says whether others stand behind an effect than behind the call,
+    ``is_higher`` whether its run has made more than that.
     """
     found, used_by = list[Over](), _read_used(tx, uses, entry_id)
     for use in uses:
@@ -236,6 +242,8 @@ def find_over(
             if not met and (judged or _has_lapsed(tx, use, entry_id)):
                 found.append(Over(use, Decimal(0)))
             continue
+        if use.at_most is not None and judged and is_higher(use.at_most):
+            found.append(Over(use, Decimal(0)))
         if use.most is None:
             continue
         used = Decimal(used_by.get(use.name, 0)) / MILLIONTHS

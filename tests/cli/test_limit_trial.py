@@ -26,6 +26,8 @@ LIMIT = {
 }
 
 
+CHAIN = {"total_of": None, "most": None, "per": [], "run_at_most": "undoable"}
+CHAINED = {"name": "chain", "tools": [TOOL], "run_at_most": "read"}
 ORDER = {"total_of": None, "most": None, "after": {"tool": "mail.send", "by_other": True}}
 
 
@@ -103,6 +105,11 @@ def test_a_limit_of_order_is_tried_by_who_stands_behind_what_came_before(office:
         office.done("try", office.file({**LIMIT, **ORDER}), "--json").document()
     )
     [order] = tried.limits
+    chain = LimitsTried.model_validate(
+        office.done("try", office.file(CHAINED), "--json").document()
+    ).limits[0]
+    # Of each run the first one comes before nothing.
+    assert [one.step_id for one in chain.newest] == ["checked", "by-nobody-else"]
     assert (order.calls, tried.unread) == (3, 0)
     assert [one.step_id for one in order.newest] == ["too-early", "by-nobody-else"]
 
@@ -116,12 +123,14 @@ def test_a_limit_of_order_is_tried_by_who_stands_behind_what_came_before(office:
         ({"per": ["customer"]}, "it has no param customer; there are order_id"),
         ({"most": "many"}, "limits.0.most: "),
         ({"within": "0s"}, "limits.0.within: "),
-        ({"after": {"tool": "mail.send"}}, "limits.0: say either most or after"),
-        ({"most": None}, "limits.0: say either most or after"),
+        ({"after": {"tool": "mail.send"}}, "limits.0: say one of most, after and run_at_most"),
+        ({"most": None}, "limits.0: say one of most, after and run_at_most"),
         ({**ORDER, "after": {"tool": TOOL}}, "limits.0: after: it adds nothing up"),
         ({**ORDER, "after": {"tool": "orders.read"}}, "orders.read: it only reads"),
         ({**ORDER, "per": ["amount"]}, "mail.send: it has no param amount"),
         ({"window": "1d"}, "limits.0.window: "),
+        ({**CHAIN}, "limits.0: within goes with most and after"),
+        ({**CHAIN, "per": ["order_id"]}, "limits.0: run_at_most: it is about runs"),
         (
             {"ask": {"rules": [{"when": "amount < 5", "required": False}]}},
             "limits.0.ask: a rule cannot let pass what is over a limit",

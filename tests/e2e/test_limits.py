@@ -46,6 +46,21 @@ async def test_a_call_over_a_limit_fails_its_step_and_is_not_made(
     assert stage.shop.counts(order_id)["mails"] == 1
 
 
+async def test_after_an_effect_that_nothing_undoes_a_run_makes_no_more(
+    stage: Stage, order_id: str
+) -> None:
+    file = stage.folder / "limits.yaml"
+    chain = {"name": "chain", "tools": ["mail.send"], "run_at_most": "undoable"}
+    file.write_text(yaml.safe_dump({"limits": [chain]}))
+    _, result = await stage.play(two_mails(order_id), limits=str(file))
+
+    assert result.state is RunState.FAILED
+    assert "the run has made an effect that is more than undoable" in (
+        step(result, "two").error or ""
+    )
+    assert stage.shop.counts(order_id)["mails"] == 1
+
+
 @pytest.mark.parametrize("durability", ["sync", "exit"])
 async def test_people_let_a_call_through_that_is_over(
     stage: Stage, order_id: str, durability: str

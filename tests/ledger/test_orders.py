@@ -12,12 +12,15 @@ import pytest
 from surehand.activities.ledger.approvals import requests
 from surehand.activities.ledger.core.statements import insert_row
 from surehand.activities.ledger.core.tables import decisions
+from surehand.activities.ledger.effects.run_tree import find_highest
 from surehand.activities.ledger.limits import LimitUse
-from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, OverLimit
+from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, ClaimResult, OverLimit
 from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.effects import UndoSpec
+from surehand.workflows.contracts.runs import Parent
 from surehand.workflows.plan.policy import ApprovalPolicy, AskedProof, Requirement
 from tests.ledger.people import person, revoked
-from tests.ledger.scene import NOW, RUN, Scene
+from tests.ledger.scene import NOW, OTHER_RUN, RUN, UNDOABLE, Scene
 from tests.ledger.standing import ask, granted
 from tests.ledger.test_deputies import named, not_any_more
 
@@ -237,3 +240,41 @@ def test_an_outcome_that_is_missing_is_settled_whatever_has_been_undone(scene: S
     scene.claimed(scene.undo(entry, tool="orders.uncheck"))
     assert scene.claimed(call).fencing_token == first.fencing_token
     assert isinstance(scene.claim(pay(scene, "pay-2"), NOW), OverLimit)
+
+
+BELOW = f"{RUN}~pay"
+
+
+@pytest.mark.parametrize("made_in", [RUN, BELOW])
+@pytest.mark.parametrize("asked_in", [RUN, BELOW])
+def test_what_a_runs_whole_tree_has_made_at_most_decides(
+    scene: Scene, made_in: str, asked_in: str
+) -> None:
+    scene.open_run(BELOW, parent=Parent(run_id=RUN, step_id="pay"))
+    scene.open_run(OTHER_RUN)
+    final = UndoSpec(version="1", irreversible=True)
+
+    def make(name: str, undo: UndoSpec, run_id: str = made_in) -> ClaimRequest:
+        return scene.call(key=name, step_id=name, run_id=run_id, undo=undo)
+
+    def claim(name: str, at_most: str) -> ClaimResult:
+        uses = (use(name="chain", at_most=at_most),)
+        return scene.claim(scene.call(key=name, step_id=name, uses=uses, run_id=asked_in))
+
+    def highest() -> str:
+        with scene.tx() as tx:
+            return find_highest(tx, asked_in, "ef-none", tx.now_ms)
+
+    scene.committed(make("elsewhere", final, OTHER_RUN))
+    scene.failed(make("did-not-happen", final))
+    assert highest() == "read"
+    scene.undone(scene.committed(make("undone", UNDOABLE)))
+    assert highest() == "read"
+    scene.claimed(make("under-way", UNDOABLE))
+    assert highest() == "undoable"
+    assert isinstance(claim("a", "read"), OverLimit)
+    assert isinstance(claim("a", "undoable"), Claimed)
+    scene.in_doubt(make("final", final))
+    assert highest() == "irreversible"
+    why = "limit chain: the run has made an effect that is more than undoable"
+    assert claim("b", "undoable") == OverLimit(why, "chain", None)

@@ -23,7 +23,7 @@ from surehand.activities.ledger.core.statements import (
 )
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import bars, deletions, effects
-from surehand.activities.ledger.effects import epochs, interventions, outcomes
+from surehand.activities.ledger.effects import epochs, interventions, outcomes, run_tree
 from surehand.activities.ledger.effects.compensations import other_undo, still_remains
 from surehand.activities.ledger.effects.epochs import open_epoch
 from surehand.activities.ledger.effects.interventions import waits_to_be_told
@@ -639,7 +639,13 @@ def _authorise_call(
     is_by_other = approval_rows.find_others(
         tx, request.run_id, request.approval_id, request.assurance
     )
-    over = limits.find_over(tx, request.uses, entry_id, judged=judged, is_by_other=is_by_other)
+
+    def is_higher(kind: str) -> bool:
+        made = run_tree.find_highest(tx, request.run_id, entry_id, tx.now_ms)
+        return run_tree.HIGHEST.index(made) > run_tree.HIGHEST.index(kind)
+
+    of_entry, of_others = (request.uses, entry_id), (is_by_other, is_higher)
+    over = limits.find_over(tx, *of_entry, *of_others, judged=judged)
     policy = request.policy
     if policy is not None and judged:
         over += limits.find_not_allowed(policy, request.facts)

@@ -152,6 +152,17 @@ _LAST_FIRST: Final = _BY_COMMIT.where(effects.c.state.in_(REMAINING))
 _OR_UNDONE: Final = _BY_COMMIT.where(effects.c.state.in_((*REMAINING, "compensated")))
 _HOW_MANY_REMAIN: Final = _tree_effects(func.count()).where(effects.c.state.in_(REMAINING))
 _UNDER_WAY: Final = and_(effects.c.state == "compensating", effects.c.left_because.is_(None))
+#: What a run has done at most, from what harms least.
+HIGHEST: Final = ("read", "undoable", "irreversible")
+_KINDS_MADE: Final = (
+    _tree_effects(effects.c.undo["compensate"].as_string().is_not(None).label("undoable"))
+    .where(
+        effects.c.state.not_in(("failed", "compensated")),
+        effects.c.entry_id != bindparam("but_entry"),
+        effects.c.claimed_ms <= bindparam("until_ms"),
+    )
+    .distinct()
+)
 #: What ``digest_standing`` has to know of each effect that remains, and of each run below the top.
 _STANDING: Final = _tree_effects(
     effects.c.entry_id,
@@ -202,6 +213,16 @@ def list_remaining(
         return Page(page, None)
     last = rows[limit - 1]
     return Page(page, Cursor(last["commit_no"], last["claimed_ms"], last["entry_id"]))
+
+
+def find_highest(tx: Transaction, run_id: str, entry_id: str, until_ms: int) -> str:
+    """Return the highest kind of what a run's whole tree has made until then, but for one entry.
+
+    What is under way or in doubt is made; what did not happen, or was undone, is not.
+    """
+    values = tree_values(root_run_id(run_id)) | {"but_entry": entry_id, "until_ms": until_ms}
+    made = {row["undoable"] for row in tx.all(_KINDS_MADE, **values)}
+    return HIGHEST[0 if not made else 1 if all(made) else 2]
 
 
 def used_in(tx: Transaction, run_id: str, made: Iterable[Made]) -> dict[str, list[str]]:
