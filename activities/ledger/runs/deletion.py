@@ -49,7 +49,7 @@ from surehand.workflows.plan.policy import parse_duration
 _DENIED: Final = "42501"
 _MILLISECOND: Final = timedelta(milliseconds=1)
 #: Of an effect whose outcome may still change.
-UNSETTLED: Final = (*UNSETTLED_STATES, "compensating")
+_UNSETTLED: Final = (*UNSETTLED_STATES, "compensating")
 #: Ends of a run after which an effect that stands should have been undone.
 _UNDOES: Final = ("failed", "cancelled")
 #: Tables whose rows go with their run.
@@ -273,14 +273,15 @@ def why_needed(tx: Transaction, found: Collection[str]) -> str | None:
         rows_of(runs, "run_id", closed_ms=None).where(runs.c.run_id.in_(found)).limit(1)
     )
     if opened is not None:
-        return f"run {opened['run_id']} is open"
+        return f"run {opened['run_id']} is open: `cancel` ends it first"
     unsettled = tx.one(
         rows_of(effects, "entry_id", "state")
-        .where(effects.c.run_id.in_(found), effects.c.state.in_(UNSETTLED))
+        .where(effects.c.run_id.in_(found), effects.c.state.in_(_UNSETTLED))
         .limit(1)
     )
     if unsettled is not None:
-        return f"entry {unsettled['entry_id']} is {unsettled['state']}"
+        state = unsettled["state"]
+        return f"entry {unsettled['entry_id']} is {state}: whoever settles it needs its params"
     its_run = and_(ours(runs, run_id=effects.c.run_id), runs.c.state.in_(_UNDOES))
     stands = tx.one(
         rows_of(effects, "entry_id", undoes=None, state="committed", left_because=None)

@@ -157,18 +157,6 @@ def erase_run(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure
     tx.lock_run(run_id)
     found = tuple(deletion.list_tree(tx, run_id))
     deletion.lock_effects(tx, found)
-    going = rows_of(runs, runs.c.run_id, closed_ms=None).where(runs.c.run_id.in_(found))
-    opened = tx.one(going.order_by(runs.c.run_id).limit(1))
-    if opened is not None:
-        raise NotErasable(f"run {opened['run_id']} is open: `cancel` ends it first")
-    own = effects.c
-    unsettled = (own.run_id.in_(found), own.state.in_(deletion.UNSETTLED))
-    entry = tx.one(rows_of(effects, own.entry_id, own.run_id, own.state).where(*unsettled))
-    if entry is not None:
-        raise NotErasable(
-            f"entry {entry['entry_id']} of run {entry['run_id']} is {entry['state']}: whoever"
-            " settles it needs its params; settle it first"
-        )
     questions = rows_of(interventions, interventions.c.intervention_id, state=OPEN)
     asked = tx.one(questions.where(interventions.c.run_id.in_(found)))
     if asked is not None:
