@@ -47,6 +47,7 @@ ONLY: Final = {
         "late_attempts_wipe_no_answer_that_counts",
     ),
     "compensations": ("a_human_agrees_to_the_undo_of_the_question_alone",),
+    "chat_outbox": ("a_message_says_what_has_become_of_its_request",),
     "claims": (
         "a_renewal_extends_the_lease_from_now",
         "after_a_no_a_lookup_settles_both_calls",
