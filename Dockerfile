@@ -40,7 +40,9 @@ COPY drill drill
 COPY examples examples
 # The command `surehand`, as a wheel installs it.
 RUN printf '#!/opt/venv/bin/python\nimport sys\nsys.path.insert(0, "/app")\nfrom surehand.starter import main\nmain()\n' \
-    > /opt/venv/bin/surehand && chmod +x /opt/venv/bin/surehand
+    > /opt/venv/bin/surehand \
+    && printf '#!/opt/venv/bin/python\nimport runpy\nrunpy.run_path("/app/surehand/verify.py", run_name="__main__")\n' \
+    > /opt/venv/bin/surehand-verify && chmod +x /opt/venv/bin/surehand /opt/venv/bin/surehand-verify
 # Compiled here, because the file system is read-only where it runs.
 RUN python -m compileall -q .
 USER 10001

@@ -60,11 +60,13 @@ $(INSTALLED): $(LOCKED)
 	@"$(VENV)/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r $(LOCKED)
 	@touch "$@"
 
-# The command `surehand`, as a wheel installs it, but of this checkout.
+# The commands, as a wheel installs them, but of this checkout.
 $(COMMAND): $(INSTALLED)
 	@printf '#!%s\nimport sys\nsys.path.insert(0, "%s")\nfrom surehand.starter import main\nmain()\n' \
 		"$(abspath $(PY))" "$(CURDIR)" > "$@"
-	@chmod +x "$@"
+	@printf '#!%s\nimport runpy\nrunpy.run_path("%s", run_name="__main__")\n' \
+		"$(abspath $(PY))" "$(CURDIR)/surehand/verify.py" > "$@-verify"
+	@chmod +x "$@" "$@-verify"
 
 demo: venv ## See it work: embedded server, worker, example shop, a plan with an approval
 	@"$(PY)" starter.py demo

@@ -20,9 +20,9 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surehand.activities.ledger.limits import PolicyAnswer, Said
-from surehand.activities.ledger.people.signatures import BadSignature, json_object
 from surehand.activities.limits_file import AskedPolicy, LimitsError, check_policy, read_file
 from surehand.activities.tools.toolbox import Toolbox
+from surehand.verify import BadSignature, json_object
 from surehand.workflows.plain_text import clean_text
 
 #: Bytes of an answer.

@@ -168,6 +168,7 @@ _VERBS: Final[dict[str, dict[str, str]]] = {
         "interventions": "cli.records:interventions",
         "notifications": "cli.records:notifications",
         "audit": "cli.audit:audit",
+        "receipt": "cli.audit:receipt",
         "erase": "cli.retention:erase",
         "reconcile": "cli.maintenance:reconcile",
         "unwind": "cli.maintenance:unwind",

@@ -1,11 +1,11 @@
-"""``audit``: proving what happened, by the ledger or by signed exports."""
+"""``audit`` and ``receipt``: proving what happened, by the ledger or by a signed file."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,94 +17,94 @@ from temporalio.service import RPCError, RPCStatusCode
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.effects.epochs import list_epochs
 from surehand.activities.ledger.history.audit import (
-    Break,
-    NotAnExport,
     RecordedHead,
-    claims_to_be,
-    find_erasure,
     first_unproven,
-    read_export,
-    signature_line,
+    read_receipt,
     unverified_approvers,
-    verify_chain,
     verify_entries,
-    verify_signature,
-    verify_story,
     without_forgotten,
 )
 from surehand.activities.ledger.history.reads import chain_of
-from surehand.activities.ledger.history.recordings import find_open_items
 from surehand.activities.ledger.runs.deletion import Deletion, read_deletion
 from surehand.cli import options
 from surehand.cli.options import Caller, ledger_of, read_settings
-from surehand.cli.people import read_public_key
-from surehand.cli.printer import Lines, Reply, Shape, Styled, counted, shown_time
+from surehand.cli.printer import Lines, Reply, Shape, Styled, counted
 from surehand.client.connection import Connection, every_event
-from surehand.client.messages import read_key, sign
-from surehand.process.exits import ExitCode, NotReachable, SurehandError, WrongUse
+from surehand.client.messages import public_jwk, read_key, sign
+from surehand.process.exits import ExitCode, NotReachable, OutputLost, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
-from surehand.workflows.contracts.approvals import ExportClaims, audience
+from surehand.verify import (
+    LARGEST,
+    Break,
+    canonical,
+    check_jwk,
+    digest_of,
+    find_erasure,
+    find_open_items,
+    find_problems,
+    verify_chain,
+    verify_story,
+)
+from surehand.workflows.contracts.approvals import ReceiptClaims, audience
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.payload_codec import NotDecrypted
 
 
-class ExportSignature(Shape):
-    """Of an exported file."""
-
-    signer: str
-    """As the signature says; what proves it is the key."""
-    kid: str
-    tenant: str
-    signed_at: datetime
-    verified: bool
-    """False: nobody has named the signer's key (``--signer``), so all of this is only claimed."""
-
-
-def signed_head(
-    settings: ClientSettings, events: Sequence[Mapping[str, Any]], head: ChainHead
-) -> str:
-    """Return the line that ends a signed export; nothing where no key is named."""
+def sign_receipt(settings: ClientSettings, receipt: Mapping[str, Any]) -> str:
+    """Return a receipt as it is given to strangers; one that is broken is not signed."""
     if settings.key is None:
-        return ""
+        raise WrongUse("receipts are signed: name your key (--key, or SUREHAND_KEY)")
     key = read_key(settings.key)
-    found = verify_chain(events, [head])
-    if found is not None:
-        run_id = str(events[0]["run_id"]) if events else ""
-        raise SurehandError(
-            f"not signed, and not written: the chain is broken at {found}"
-            f" (`{settings.command('audit', run_id)}`)",
-            code=ExitCode.BROKEN,
-        )
-    claims = ExportClaims(
-        aud=audience(settings.tenant),
+    # Without events it is of a run that was deleted meanwhile, and refused below.
+    newest: Mapping[str, Any] = receipt["events"][-1] if receipt["events"] else {}
+    body = {**receipt, "signer": check_jwk(public_jwk(key))}
+    claims = ReceiptClaims(
+        aud=audience(receipt["tenant"]),
         sub=settings.user,
         iat=int(time.time()),
-        run_id=str(events[-1]["run_id"]),
-        seq=head.seq,
-        head=head.hash,
+        run_id=receipt["run_id"],
+        seq=newest.get("seq", 0),
+        head=newest.get("hash", ""),
+        content=digest_of(body),
     )
-    return signature_line(sign(key, claims))
+    signed = {**body, "signature": sign(key, claims)}
+    text = canonical(signed) + "\n"
+    problems = [str(one) for one in find_problems(signed)]
+    if len(text.encode()) > LARGEST:
+        problems.append(f"it would be larger than {LARGEST} bytes")
+    if problems:
+        raise SurehandError(
+            f"not signed, and not written: {problems[0]}"
+            f" (`{settings.command('audit', receipt['run_id'])}`)",
+            code=ExitCode.BROKEN,
+        )
+    return text
 
 
-def shown_signature(token: str, *, verified: bool) -> ExportSignature:
-    kid, claims = claims_to_be(token)
-    return ExportSignature(
-        signer=claims.sub,
-        kid=kid,
-        tenant=claims.aud.removeprefix(audience("")),
-        signed_at=datetime.fromtimestamp(claims.iat, UTC),
-        verified=verified,
-    )
+async def receipt(
+    caller: options.Sender,
+    run: options.Run,
+    to: Annotated[
+        Path | None, typer.Option(help="Write it to this file; without, to stdout.")
+    ] = None,
+) -> ExitCode:
+    """Write a run's signed receipt, which a stranger checks with `surehand-verify`.
 
-
-def signature_text(signature: ExportSignature) -> str:
-    who = (
-        f"{signature.signer} (key {signature.kid}) at {shown_time(signature.signed_at)},"
-        f" for tenant {signature.tenant}"
-    )
-    if signature.verified:
-        return f"Signed by {who}: verified."
-    return f"Claims to be signed by {who}: NOT verified, name the public key (--signer FILE)."
+    Example: surehand receipt refund-1 --key ana.pem --to refund-1.receipt.json
+    """
+    run_id = caller.run_id(run)
+    async with ledger_of(read_settings()) as ledger:
+        found = await ledger.transact(caller.tenant, read_receipt, run_id)
+    text = sign_receipt(caller.settings, found)
+    if to is None:
+        sys.stdout.write(text)
+        return ExitCode.DONE
+    try:
+        to.write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        raise OutputLost(f"{to}: cannot be written: {error.strerror}") from error
+    caller.printer.say(f"Receipt of run {run_id} written to {to}: surehand-verify {to}")
+    return ExitCode.DONE
 
 
 class AuditReport(Shape):
@@ -127,86 +127,20 @@ class AuditReport(Shape):
     open_interventions: list[str] = []
     erased: str | None = None
     """When the run was erased, by whom, and why: its chain holds all the same."""
-    signature: ExportSignature | None = None
-    """Of an exported file that is signed."""
     forgotten: int = 0
     """Hashes that Temporal's history has and the ledger does not: it was restored meanwhile."""
     deleted: str | None = None
     """Of a run that was deleted: by whom, and when."""
 
 
-async def audit(
-    caller: options.Onlooker,
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="Name or id of the run.")] = None,
-    file: Annotated[
-        Path | None, typer.Option(help="Verify an exported file instead of a ledger.")
-    ] = None,
-    signer: Annotated[
-        Path | None, typer.Option(help="The file's head has to be signed with this public key.")
-    ] = None,
-) -> Reply:
+async def audit(caller: options.Onlooker, run: options.Run) -> Reply:
     """Prove a run's event chain, its approvals and its entries; names the first break.
 
     Example: surehand audit refund-1
     """
-    if run is None and file is None:
-        raise WrongUse("name a RUN, or an exported file (--file), or both")
-    if file is not None:
-        run_id = None if run is None else caller.run_id(run)
-        head = None
-        if run_id is not None:
-            async with ledger_of(read_settings()) as ledger:
-                # In the row of the run, which stays when its events are deleted.
-                _, _, head = await ledger.transact(caller.tenant, chain_of, run_id)
-        return _reply(caller.settings, _audit_file(caller.settings, file, signer, head))
-    if signer is not None:
-        raise WrongUse("--signer is for an exported file (--file)")
-    run_id = caller.run_id(run or "")
-    return _reply(caller.settings, await _audit_run(caller, run_id))
-
-
-def _audit_file(
-    settings: ClientSettings, file: Path, signer: Path | None, recorded: ChainHead | None
-) -> AuditReport:
-    key = None if signer is None else _read_signer(signer)
-    made_by = f"`{settings.command('events', 'RUN', '--export', 'FILE')}` writes one"
-    try:
-        events, token = read_export(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise WrongUse(f"{file}: {error.strerror or 'cannot be read'}; {made_by}") from error
-    except UnicodeDecodeError as error:
-        raise WrongUse(f"{file}: byte {error.start} is no UTF-8 text; {made_by}") from error
-    except NotAnExport as error:
-        raise WrongUse(f"{file}: {error}; {made_by}") from error
-    if not events:
-        raise WrongUse(f"{file}: no events in it; {made_by}")
-    found = (
-        verify_chain(events, [] if recorded is None else [recorded])
-        or verify_signature(events, token, key)
-        or verify_story(events)
-    )
-    with_what = _compared_with(token, key)
-    if recorded is not None:
-        with_what = f"the head in the ledger's row of the run, and {with_what}"
-    report = _report_on(str(events[0]["run_id"]), events, found, with_what)
-    shown = None if token is None else shown_signature(token, verified=key is not None)
-    # Of a signature that does not count nothing is told but why.
-    return report.model_copy(update={"signature": None if found else shown})
-
-
-def _read_signer(file: Path) -> dict[str, str]:
-    key = read_public_key(file)
-    if key.passkey is not None:
-        raise WrongUse(f"public key {file}: it is a passkey's, which signs no exports")
-    return key.jwk
-
-
-def _compared_with(token: str | None, key: dict[str, str] | None) -> str:
-    if token is None:
-        return "nothing: a file alone cannot show that its end was cut off"
-    if key is None:
-        return "the head in the file's last line, not verified: name the key (--signer)"
-    return "the head that is signed in the file's last line"
+    report = await _audit_run(caller, caller.run_id(run))
+    code = ExitCode.DONE if report.ok else ExitCode.BROKEN
+    return Reply(report, _report_lines(caller.settings, report), code)
 
 
 async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
@@ -320,12 +254,6 @@ def _report_on(run_id: str, events: Sequence[Any], found: Break | None, heads: s
     )
 
 
-def _reply(settings: ClientSettings, report: AuditReport) -> Reply:
-    return Reply(
-        report, _report_lines(settings, report), ExitCode.DONE if report.ok else ExitCode.BROKEN
-    )
-
-
 def _report_lines(settings: ClientSettings, report: AuditReport) -> Lines:
     if not report.ok:
         whose = f"Run {report.run_id}: " if report.run_id else ""
@@ -334,7 +262,7 @@ def _report_lines(settings: ClientSettings, report: AuditReport) -> Lines:
     if report.deleted is not None:
         yield f"{report.deleted[0].upper()}{report.deleted[1:]}"
         yield f"Head: {report.head}"
-        yield f"Prove its export: {settings.command('audit', report.run_id, '--file', 'FILE')}"
+        yield "Prove its receipt: surehand-verify FILE, which names the same head"
         return
     yield f"Run {report.run_id}: {counted(report.events, 'event')}, the chain holds: nothing was"
     yield "  changed, added, moved or taken away since it was written."
@@ -350,8 +278,6 @@ def _report_lines(settings: ClientSettings, report: AuditReport) -> Lines:
         yield Styled(f"Erased {report.erased}", "bold")
         yield "  Nobody can read what it has sent and kept. Its chain is whole without that."
     yield "Every call that needed an approval had one, in time, for exactly its params."
-    if report.signature is not None:
-        yield signature_text(report.signature)
     names = report.unverified_approvals
     if names:
         yield f"Unverified approvals (unsigned): {len(names)}, by {', '.join(sorted(set(names)))}."

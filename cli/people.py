@@ -23,7 +23,6 @@ from surehand.activities.ledger.approvals import standing as standing_rows
 from surehand.activities.ledger.approvals.standing import Listed
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import Change, Deputy, Kind, Principal
-from surehand.activities.ledger.people.signatures import BadKey, PublicKey, read_key_file
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
@@ -32,6 +31,7 @@ from surehand.cli.printer import Reply, Shape, shown_time, table_or, time_of
 from surehand.cli.tools import named_tools
 from surehand.client.messages import fresh_claims, new_key, read_key, sign
 from surehand.process.exits import ExitCode, NotFound, WrongUse
+from surehand.verify import BadKey, PublicKey, read_key_file
 from surehand.workflows.contracts.approvals import (
     DECIMAL_FORM,
     LONGEST_REASON,

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -16,25 +15,22 @@ from pydantic import TypeAdapter
 
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.history import reads
-from surehand.activities.ledger.history.audit import write_lines
 from surehand.activities.ledger.history.recordings import NoSuchEvent, rebuild_checkpoint
 from surehand.activities.ledger.runs import checkpoints
 from surehand.activities.ledger.runs.checkpoints import CheckpointError, SavedCheckpoint
 from surehand.activities.ledger.runs.deletion import parse_kept
 from surehand.cli import options
-from surehand.cli.audit import signed_head
 from surehand.cli.options import (
     Caller,
-    LedgerRows,
     ledger_of,
     open_artifacts,
     read_settings,
     rows_reply,
     translated,
 )
-from surehand.cli.printer import Reply, Shape, Table, compact, counted, shown_time, table_or
+from surehand.cli.printer import Reply, Shape, Table, compact, shown_time, table_or
 from surehand.client.outcome import call_progress
-from surehand.process.exits import ExitCode, NoSuchRun, NotFound, NoWorker, OutputLost, WrongUse
+from surehand.process.exits import ExitCode, NoSuchRun, NotFound, NoWorker, WrongUse
 from surehand.workflows.canonical_json import canonical_json
 from surehand.workflows.contracts.base import Artifact, as_artifact
 from surehand.workflows.plan.plan import NAME_FORM
@@ -78,42 +74,15 @@ async def effects(caller: options.Onlooker, run: options.Run) -> Reply:
     return rows_reply(run_id, _EFFECT_COLUMNS, rows, "No effects")
 
 
-async def events(
-    caller: options.Actor,
-    run: options.Run,
-    export: Annotated[
-        Path | None, typer.Option(help="Write them to a file that `audit` verifies.")
-    ] = None,
-    signing_key: Annotated[
-        Path | None, typer.Option("--key", help="Sign the export with it; default SUREHAND_KEY.")
-    ] = None,
-) -> Reply:
+async def events(caller: options.Onlooker, run: options.Run) -> Reply:
     """Show the events of a run, as they were chained.
 
     Example: surehand events refund-1 --json
     """
-    if signing_key is not None and export is None:
-        raise WrongUse("--key signs an export: name its file with --export")
     run_id = caller.run_id(run)
     async with ledger_of(read_settings()) as ledger:
         rows = await ledger.transact(caller.tenant, reads.events_of, run_id)
-        chain, _, head = await ledger.transact(caller.tenant, reads.chain_of, run_id)
-    if export is None:
-        return rows_reply(run_id, _EVENT_COLUMNS, rows, "No events")
-    signing = {"key": signing_key or caller.settings.key}
-    signature = signed_head(caller.settings.model_copy(update=signing), chain, head)
-    try:
-        export.write_text(write_lines(chain) + signature, encoding="utf-8")
-    except OSError as error:
-        raise OutputLost(f"{export}: cannot be written: {error.strerror}") from error
-    signed = f" signed by {caller.settings.user}" if signature else ""
-    signer = ["--signer", "PUBLIC_KEY"] if signature else []
-    # Of the file, which no document tells of.
-    caller.printer.say(
-        f"{counted(len(chain), 'event')} written to {export}, head {head.hash}{signed},"
-        f" verify with: {caller.settings.command('audit', '--file', str(export), *signer)}"
-    )
-    return Reply(LedgerRows(run_id=run_id, rows=rows), ())
+    return rows_reply(run_id, _EVENT_COLUMNS, rows, "No events")
 
 
 async def interventions(

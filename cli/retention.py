@@ -85,7 +85,7 @@ async def retention(
 
     Business keys of effects are kept, so nothing is made twice. Artifacts go to which nothing
     refers. A run of which something fails is kept and named, and the others go. Whoever wants a
-    copy exports its events before (`events RUN --export FILE`).
+    copy writes their receipts before (`receipt RUN`).
 
     Example: surehand retention --apply
     """

@@ -23,10 +23,9 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from surehand.process.exits import NoSuchRun, WrongUse
 from surehand.process.settings import ClientSettings
+from surehand.verify import ALGORITHM, LONGEST_SIGNATURE
 from surehand.workflows.canonical_json import NotCanonical, canonical_json, digest
 from surehand.workflows.contracts.approvals import (
-    ALGORITHM,
-    LONGEST_SIGNATURE,
     ApprovalRequest,
     Decision,
     DecisionClaims,
@@ -168,9 +167,8 @@ def claims_for(
     edited: str | None = None,
 ) -> DecisionClaims:
     seconds = int(lasts.total_seconds())
-    longest = int(LONGEST_SIGNATURE.total_seconds())
-    if not 0 < seconds <= longest:
-        raise WrongUse(f"a signature lasts 1 to {longest} s, not {seconds} s")
+    if not 0 < seconds <= LONGEST_SIGNATURE:
+        raise WrongUse(f"a signature lasts 1 to {LONGEST_SIGNATURE} s, not {seconds} s")
     return DecisionClaims(
         **fresh_claims(decision.approver, tenant, now, seconds),
         approval_id=decision.approval_id,

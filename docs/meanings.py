@@ -43,6 +43,7 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
     "interventions": ("LedgerRows",),
     "notifications": ("LedgerRows",),
     "audit": ("AuditReport",),
+    "receipt": (),
     "erase": ("RunErased",),
     "reconcile": ("ReconcileReport", "Scheduled"),
     "unwind": ("Unwound",),

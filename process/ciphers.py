@@ -33,9 +33,9 @@ from surehand.process import settings
 from surehand.process.exits import WrongUse
 from surehand.process.files import replace_whole
 from surehand.process.off_loop import call_off_loop
+from surehand.verify import ALGORITHM
 from surehand.workflows import payload_codec
 from surehand.workflows.canonical_json import canonical_json
-from surehand.workflows.contracts.approvals import ALGORITHM
 from surehand.workflows.identity import tenant_of_run
 
 if TYPE_CHECKING:

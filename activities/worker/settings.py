@@ -44,7 +44,7 @@ from surehand.process.settings import (
     Sources,
     read_sources,
 )
-from surehand.workflows.contracts.approvals import host_of
+from surehand.verify import host_of
 from surehand.workflows.identity import DEFAULT_TENANT, tenant_problem
 from surehand.workflows.plain_text import reason_of
 from surehand.workflows.plan.plan import NAME_FORM

@@ -20,12 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from surehand.activities.ledger.approvals.decisions import Lifting
-from surehand.activities.ledger.approvals.votes import (
-    fold_name,
-    label_vote,
-    missing_votes,
-    needs_of,
-)
+from surehand.activities.ledger.approvals.votes import label_vote, missing_votes, needs_of
 from surehand.activities.ledger.approvals.waiting import (
     DECIMAL,
     ListPlace,
@@ -49,6 +44,7 @@ from surehand.cli.approvals_server.sign_in import digest_of
 from surehand.client.messages import LONGEST_APPROVAL_ID
 from surehand.process.exits import WrongUse
 from surehand.process.program import shared_program
+from surehand.verify import fold_name
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.base import foreign_text
 from surehand.workflows.contracts.effects import CANNOT_BE_UNDONE

@@ -19,15 +19,12 @@ from cryptography.hazmat.primitives.serialization import (
 from playwright.async_api import Browser, Page, Route, expect
 
 from surehand.activities.ledger.approvals.decisions import Edited
-from surehand.activities.ledger.people.signatures import (
-    find_mismatch,
-    read_public_key,
-    verify_in_time,
-)
+from surehand.activities.ledger.people.signatures import find_mismatch, verify_in_time
 from surehand.activities.ledger.steps import foreign
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.client.messages import SeenRequest, compose_decision
 from surehand.process.settings import ClientSettings
+from surehand.verify import read_public_key
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import Decision, DecisionClaims, DecisionOutcome
 from surehand.workflows.contracts.base import ForeignContent

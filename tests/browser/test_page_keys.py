@@ -11,17 +11,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from playwright.async_api import Browser, CDPSession
 
-from surehand.activities.ledger.people.passkeys import is_gesture, read_gesture, verify_gesture
-from surehand.activities.ledger.people.signatures import (
+from surehand.activities.ledger.people.signatures import parse_claims, verify_in_time
+from surehand.client.messages import sign
+from surehand.verify import (
+    MOST_DECISIONS,
     BadSignature,
     PublicKey,
+    is_gesture,
     kid_of,
+    read_gesture,
     read_key_file,
     read_public_key,
-    verify_in_time,
+    verify_gesture,
 )
-from surehand.client.messages import sign
-from surehand.workflows.contracts.approvals import MOST_DECISIONS, DecisionClaims, SteeringClaims
+from surehand.workflows.contracts.approvals import DecisionClaims, SteeringClaims
 from tests.browser.static_files import ELSEWHERE, Modules, StaticFiles
 
 NOW: Final = int(time.time())
@@ -251,9 +254,8 @@ async def passkey(modules: Modules, **given: Any) -> tuple[dict[str, Any], Publi
 def believed(proof: str, key: PublicKey, modules: Modules) -> DecisionClaims:
     assert key.passkey is not None and is_gesture(proof)
     origin = modules.page.url.rstrip("/")
-    return verify_gesture(
-        read_gesture(proof), key.jwk, key.passkey, DecisionClaims, origins={origin}
-    )
+    signed = verify_gesture(read_gesture(proof), key.jwk, key.passkey, origins={origin})
+    return parse_claims(signed, DecisionClaims)
 
 
 async def gesture(modules: Modules, *asked: dict[str, Any], keys: Any) -> list[str]:

@@ -23,10 +23,10 @@ from surehand.activities.ledger.halts import (
     halt_calls,
     list_halts,
 )
-from surehand.activities.ledger.history.audit import verify_chain
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.steps import foreign
 from surehand.activities.ledger.steps.entries import ClaimRequest
+from surehand.verify import verify_chain
 from surehand.workflows.contracts.base import ForeignContent, RunState
 from surehand.workflows.contracts.effects import UndoSpec, UndoTool, undo_text
 from surehand.workflows.contracts.runs import RunResult, RunView

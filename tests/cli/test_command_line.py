@@ -20,8 +20,8 @@ VERBS = [
     *("start", "list", "show", "checkpoint", "pause", "resume", "event", "top-up", "amend"),
     *("retry", "fork", "simulate", "cancel", "pending", "approve", "reject", "edit", "sign"),
     *("answer", "resolve", "halt", "lift", "halts", "effects", "artifacts", "events"),
-    *("interventions", "notifications", "audit", "erase", "reconcile", "unwind", "retention"),
-    *("stats", "settings", "tools", "doctor", "drill", "try", "demo", "init"),
+    *("interventions", "notifications", "audit", "receipt", "erase", "reconcile", "unwind"),
+    *("retention", "stats", "settings", "tools", "doctor", "drill", "try", "demo", "init"),
 ]
 #: Verbs that serve until they are ended: they have no result.
 SERVING = ["dev", "worker", "migrate", "server"]
@@ -205,8 +205,6 @@ def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) ->
         (["show", "r\udcff"], "not UTF-8"),
         (["resolve", "i", "happened", "--run", "r", "--receipt", "{"], "JSON, such as '{"),
         (["resolve", "i", "happened", "--run", "r", "--receipt", "{bad"], "line 1, column 2"),
-        (["audit", "--file", "none.jsonl"], "none.jsonl: No such file or directory; `python"),
-        (["audit", "--file", REFUND], "line 1 is not JSON"),
         (["approve", "r/s/1"], "Missing option '--params-hash'"),
         (["approve", "r", "--params-hash", "x"], "RUN/STEP/NUMBER"),
         (["sign", "r/s/1", "--params-hash", "x", "--key", "k"], "sha256: and 64 hex digits"),

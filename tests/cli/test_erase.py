@@ -22,6 +22,7 @@ from surehand.activities.ledger.runs import keys, lifecycle
 from surehand.activities.run_keys import wrap
 from surehand.process.ciphers import KeyRing, add_to_file, new_key
 from surehand.process.dev_server import DevServer
+from surehand.verify import judge_file
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import CloseRun
 from tests.cli.starter import Verbs
@@ -227,10 +228,14 @@ def test_an_erased_run_is_proven_unreadable_and_not_repeated(office: Office, mar
         assert ended.code in (2, 4) or verb[0] == "show", (verb, ended)
         assert "was erased by root on" in ended.err.splitlines()[-1], (verb, ended)
         assert "Traceback" not in ended.err and marker not in ended.out + ended.err, verb
-    listed = office.verbs("events", "run-1", "--export", str(office.folder.parent / "export"))
-    proven = office.verbs("audit", "--file", str(office.folder.parent / "export"))
-    assert (listed.code, proven.code) == (0, 0), (listed, proven)
-    assert marker not in (office.folder.parent / "export").read_text() + listed.out
+    receipt, key = (office.folder.parent / name for name in ("receipt.json", "rita.pem"))
+    assert office.verbs("principal", "keygen", str(key)).code == 0
+    written = office.verbs("receipt", "run-1", "--key", str(key), "--to", str(receipt))
+    code, said = judge_file(receipt, ())
+    assert (written.code, code) == (0, 0), (written, said)
+    assert any("The run was erased on " in line for line in said)
+    listed = office.verbs("events", "run-1")
+    assert (listed.code, marker in receipt.read_text() + listed.out) == (0, False)
     assert office.found(marker) == []
     # Not even in what SQLite has written ahead: it could be unwrapped.
     assert office.found(wrapped) == []

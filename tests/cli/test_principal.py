@@ -21,10 +21,10 @@ from surehand.activities.ledger.core.tables import (
     principals,
     quotas,
 )
-from surehand.activities.ledger.people.signatures import kid_of, read_public_key
 from surehand.cli.people import PrincipalChanged, PrincipalHistory, PrincipalList
 from surehand.cli.tenants import QuotaShown
 from surehand.client.messages import new_key
+from surehand.verify import kid_of, read_public_key
 from tests.cli.office import LedgerOffice
 from tests.cli.starter import Starter
 from tests.ledger_databases import DATABASES, WORKER

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -20,15 +22,11 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from surehand.activities.ledger.people.signatures import (
-    find_mismatch,
-    header_kid,
-    kid_of,
-    read_public_key,
-    verify_in_time,
-)
+from surehand import verify
+from surehand.activities.ledger.people.signatures import find_mismatch, verify_in_time
 from surehand.client.messages import claims_for, new_key, read_key, sign
 from surehand.process.exits import ExitCode, WrongUse
+from surehand.verify import header_kid, kid_of, read_public_key
 from surehand.workflows.contracts.approvals import Decision, DecisionClaims, DecisionOutcome
 from tests.cli.starter import Run, Verbs
 
@@ -237,39 +235,38 @@ def test_the_longest_ids_fit_into_a_signature(key_file: Path) -> None:
     )
 
 
-# ``events --export --key`` and ``audit --file --signer``: two people and a file between them.
+# ``receipt --key`` and ``surehand-verify --key``: two people and a file between them.
 
 
-def test_an_export_is_signed_and_verified_with_neither_ledger_nor_server(
+def test_a_receipt_is_signed_and_verified_with_neither_ledger_nor_server(
     verbs: Verbs, new_run: Callable[..., Run], tmp_path: Path
 ) -> None:
-    run, file = new_run().name, tmp_path / "events.jsonl"
+    run, file = new_run().name, tmp_path / "receipt.json"
     for name in ("ana", "bob"):
         assert verbs("principal", "keygen", str(tmp_path / f"{name}.pem")).code == 0
-    written = verbs("events", run, "--export", str(file), "--key", str(tmp_path / "ana.pem"))
-    away = {"SUREHAND_DATABASE_URL": "sqlite:////none", "TEMPORAL_ADDRESS": "127.0.0.1:1"}
+    signed = ("--key", str(tmp_path / "ana.pem"))
+    printed, written = (verbs("receipt", run, *signed, *to) for to in ((), ("--to", str(file))))
 
-    def audit(*options: str) -> tuple[int, str]:
-        ended = verbs("audit", "--file", str(file), *options, **away)
-        return ended.code, ended.out
+    def judged(*options: str) -> tuple[int, str]:
+        program = [sys.executable, str(Path(verify.__file__)), str(file), *options]
+        ended = subprocess.run(program, capture_output=True, text=True, env={}, timeout=60)
+        return ended.returncode, ended.stdout + ended.stderr
 
-    assert f"signed by ana, verify with: python starter.py audit --file {file}" in written.out
-    code, said = audit("--signer", str(tmp_path / "ana.pem.pub"))
-    assert code == 0
-    assert "Signed by ana (key " in said
-    assert ": verified." in said
-    code, said = audit()
-    assert code == 0
-    assert "Claims to be signed by ana (key " in said
-    assert "NOT verified" in said
-    code, said = audit("--signer", str(tmp_path / "bob.pem.pub"))
-    assert (code, "made with another key" in said) == (3, True)
-    lines = file.read_text().splitlines(keepends=True)
-    file.write_text("".join(lines[:-2] + lines[-1:]))
-    code, said = audit("--signer", str(tmp_path / "ana.pem.pub"))
-    assert (code, "but event" in said) == (3, True)
+    assert (printed.code, written.code) == (0, 0), (printed, written)
+    assert json.loads(printed.out)["events"] == json.loads(file.read_text())["events"]
+    assert written.out == f"Receipt of run {run} written to {file}: surehand-verify {file}\n"
+    code, said = judged("--key", str(tmp_path / "ana.pem.pub"))
+    assert (code, "Signed by ana on " in said, "you have named it" in said) == (0, True, True)
+    assert "NOT PROVEN" in judged()[1]
+    code, said = judged("--key", str(tmp_path / "bob.pem.pub"))
+    assert (code, "which you have not named" in said) == (3, True)
 
 
-def test_a_key_without_a_file_to_sign_is_refused(verbs: Verbs) -> None:
-    assert "--export" in verbs("events", "r", "--key", "ana.pem").line()
-    assert "--file" in verbs("audit", "r", "--signer", "ana.pem.pub").line()
+def test_a_receipt_is_never_unsigned_and_says_if_it_cannot_be_written(
+    verbs: Verbs, new_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    run, key = new_run().name, tmp_path / "ana.pem"
+    assert verbs("principal", "keygen", str(key)).code == 0
+    assert "receipts are signed: name your key" in verbs("receipt", run).line()
+    ended = verbs("receipt", run, "--key", str(key), "--to", str(tmp_path / "none" / "file"))
+    assert (ended.code, "cannot be written: No such file" in ended.line()) == (74, True)

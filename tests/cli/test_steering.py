@@ -59,30 +59,6 @@ def test_people_see_steps_effects_decisions_and_what_to_do(verbs: Verbs, new_run
     assert "committed" in shown
 
 
-def test_an_export_says_how_to_verify_it(verbs: Verbs, new_run: NewRun, tmp_path: Path) -> None:
-    run, file = new_run().name, tmp_path / "events.jsonl"
-
-    said = verbs("events", run, "--export", str(file))
-    events = verbs("events", run, "--json", "--export", str(file))
-    audited = verbs("audit", "--file", str(file), "--json").document()
-
-    count = len(file.read_text().splitlines())
-    assert said.out == (
-        f"{count} events written to {file}, head {audited['head']},"
-        f" verify with: python starter.py audit --file {file}\n"
-    )
-    assert LedgerRows.model_validate(events.document()).rows[-1]["hash"] == audited["head"]
-    assert f"{count} events written to {file}" in events.err
-    assert (audited["ok"], audited["events"]) == (True, count)
-
-
-def test_a_failed_export_is_code_74(verbs: Verbs, new_run: NewRun, tmp_path: Path) -> None:
-    ended = verbs("events", new_run().name, "--export", str(tmp_path / "none" / "events.jsonl"))
-
-    assert ended.code == 74
-    assert "events.jsonl: cannot be written: No such file or directory" in ended.line()
-
-
 def test_an_audit_says_what_the_chain_was_compared_with(verbs: Verbs, new_run: NewRun) -> None:
     said = verbs("audit", new_run().name)
 

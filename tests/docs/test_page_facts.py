@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from docs.pictures import FOLDER, LARGEST, LARGEST_TOGETHER, NAMES, PAGE, file_of
 from surehand.activities.ledger.core.sealed import Sealed, SealedText
 from surehand.activities.ledger.core.tables import metadata
-from surehand.activities.ledger.people.passkeys import challenge_of, read_gesture
-from surehand.activities.ledger.people.signatures import kid_of
 from surehand.cli.approvals_server import pages
-from surehand.workflows.contracts.approvals import MOST_DECISIONS, PASSKEY_LIST, PASSKEY_TYP
+from surehand.verify import (
+    MOST_DECISIONS,
+    PASSKEY_LIST,
+    challenge_of,
+    judge_file,
+    kid_of,
+    read_gesture,
+)
+from surehand.workflows.contracts.approvals import PASSKEY_TYP
+from tests import receipts
 from tests.docs.pages import DOCS
 from tests.passkeys import Authenticator, b64, taken_apart
 
@@ -55,6 +63,7 @@ def test_there_is_a_picture_of_each_page_that_has_a_template() -> None:
 # The example of a passkey's proof is what the worker computes, and what its page says.
 
 
+RECEIPTS: Final = (DOCS / "howto" / "receipts.md").read_text(encoding="utf-8")
 PASSKEYS: Final = (DOCS / "guarantees" / "passkeys.md").read_text(encoding="utf-8")
 
 
@@ -89,3 +98,12 @@ def test_a_sealed_column_is_bound_to_its_own_name() -> None:
         for column in table.columns:
             if isinstance(column.type, Sealed | SealedText):
                 assert column.type.column == f"{table.name}.{column.name}"
+
+
+def test_the_page_of_receipts_shows_what_is_said_of_one(tmp_path: Path) -> None:
+    file = tmp_path / "receipt.json"
+    file.write_bytes(receipts.RIGHT)
+
+    code, lines = judge_file(file, {receipts.kid(receipts.EVA)})
+
+    assert (code, "\n".join(["```text", *lines, "```"]) in RECEIPTS) == (0, True)

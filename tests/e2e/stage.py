@@ -31,12 +31,7 @@ from surehand.activities.ledger.core.tables import (
     steps,
 )
 from surehand.activities.ledger.effects.reconcile import may_arrive_until
-from surehand.activities.ledger.history.audit import (
-    first_unproven,
-    verify_chain,
-    verify_entries,
-    verify_story,
-)
+from surehand.activities.ledger.history.audit import first_unproven, verify_entries
 from surehand.activities.ledger.history.reads import chain_of, effects_of, events_of
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.mcp.tools import mcp_tools
@@ -49,6 +44,7 @@ from surehand.client.messages import sign_start
 from surehand.client.run import Run as ClientRun
 from surehand.process.blobs import Blobs
 from surehand.process.ciphers import RunEncryption
+from surehand.verify import verify_chain, verify_story
 from surehand.worker import make_worker
 from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.runs import Linked, RunResult, StartRun

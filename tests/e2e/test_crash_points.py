@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import pytest
 
-from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
+from surehand.activities.ledger.history.audit import verify_entries
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
+from surehand.verify import verify_chain, verify_story
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Durability
 from tests.e2e.kinds import (

@@ -14,7 +14,7 @@ from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import Kind
-from surehand.activities.ledger.people.signatures import kid_of, read_key_file, read_public_key
+from surehand.verify import kid_of, read_key_file, read_public_key
 from tests.ledger_databases import OWNER
 from tests.passkeys import Authenticator
 

@@ -27,16 +27,12 @@ from surehand.activities.ledger.effects import (
     run_tree,
 )
 from surehand.activities.ledger.effects.compensations import NothingToUndo
-from surehand.activities.ledger.history.audit import (
-    first_unproven,
-    verify_chain,
-    verify_entries,
-    verify_story,
-)
+from surehand.activities.ledger.history.audit import first_unproven, verify_entries
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, ClaimResult, Entry
+from surehand.verify import verify_chain, verify_story
 from surehand.workflows.contracts.approvals import (
     Assurance,
     Decision,

@@ -27,11 +27,7 @@ from surehand.activities.ledger.core.tables import (
 from surehand.activities.ledger.core.transaction import GENESIS
 from surehand.activities.ledger.effects import claims, epochs, outcomes, reconcile
 from surehand.activities.ledger.effects.epochs import EpochError
-from surehand.activities.ledger.history.audit import (
-    RecordedHead,
-    verify_chain,
-    without_forgotten,
-)
+from surehand.activities.ledger.history.audit import RecordedHead, without_forgotten
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps.artifacts import Kept
@@ -45,6 +41,7 @@ from surehand.activities.ledger.steps.entries import (
     OverLimit,
 )
 from surehand.activities.tools.tool import Found, NotFound, ToolContext
+from surehand.verify import verify_chain
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.identity import forward_key, provider_key, step_key

@@ -31,12 +31,13 @@ from surehand.activities.ledger.halts import (
     require_may_read,
     stood_still,
 )
-from surehand.activities.ledger.history.audit import first_unproven, verify_story
+from surehand.activities.ledger.history.audit import first_unproven
 from surehand.activities.ledger.outbox.notification_rows import write_reminders
 from surehand.activities.ledger.runs.steering import record_interrupt
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Doubtful
 from surehand.activities.tools.failures import OutcomeUnknown, Transient
 from surehand.activities.tools.tool import NotFound, ToolContext
+from surehand.verify import verify_story
 from surehand.workflows.contracts.steering import Interrupt, InterruptKind, RecordInterrupt
 from surehand.workflows.contracts.tools import Recovery
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for, time_passes

@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 from surehand.activities.effects.recorder import Done, SaidNo
 from surehand.activities.effects.write import CallResult, EffectCall
 from surehand.activities.ledger.core.tables import effects, interventions
-from surehand.activities.ledger.history.recordings import OpenItems, find_open_items, read_run_at
+from surehand.activities.ledger.history.recordings import read_run_at
 from surehand.activities.ledger.history.run_display import read_run_view
 from surehand.activities.ledger.steps.entries import UNASKED, Asked, Claimed, Entry
 from surehand.activities.tools.failures import OutcomeUnknown, ReportedFailure, Transient
@@ -27,6 +27,7 @@ from surehand.activities.tools.tool import (
     ToolContext,
     Unknown,
 )
+from surehand.verify import OpenItems, find_open_items
 from surehand.workflows.names import ErrorType
 from tests.ledger.attempts import (
     Payment,

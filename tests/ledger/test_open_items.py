@@ -20,8 +20,8 @@ from surehand.activities.ledger.core.tables import (
     notifications,
     runs,
 )
-from surehand.activities.ledger.history.recordings import OpenItems, find_open_items
 from surehand.activities.ledger.runs import lifecycle
+from surehand.verify import OpenItems, find_open_items
 from surehand.workflows.contracts.base import RunState
 from tests.ledger import rows
 from tests.ledger.rows import COMMITTED

@@ -13,12 +13,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import approvals, decisions, effects
-from surehand.activities.ledger.history.audit import first_unproven, verify_story
+from surehand.activities.ledger.history.audit import first_unproven
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, ClaimRequest
 from surehand.client.messages import claims_for
+from surehand.verify import verify_story
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome, Verdict
 from surehand.workflows.plan.policy import Requirement

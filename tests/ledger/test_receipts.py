@@ -9,9 +9,9 @@ from sqlalchemy import update
 
 from surehand.activities.effects.recorder import Done, SaidNo
 from surehand.activities.ledger.core.tables import effects, interventions
-from surehand.activities.ledger.history.audit import verify_chain
 from surehand.activities.ledger.steps.entries import Asked, Claimed, ClaimRequest, Committed
 from surehand.activities.tools.tool import Found, No, NotFound, Partial, Tool, ToolContext, Unknown
+from surehand.verify import verify_chain
 from surehand.workflows.contracts.base import ForeignContent, RunState
 from surehand.workflows.contracts.effects import ResolutionOutcome
 from tests.ledger.attempts import (

@@ -25,7 +25,6 @@ from surehand.activities.ledger.core.tables import runs as run_table
 from surehand.activities.ledger.core.tables import steps as step_table
 from surehand.activities.ledger.effects import claims, outcomes, reconcile, run_tree
 from surehand.activities.ledger.history import reads
-from surehand.activities.ledger.history.recordings import find_open_items
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.runs.lifecycle import (
     EndedByItself,
@@ -41,6 +40,7 @@ from surehand.activities.maintenance import _close
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
+from surehand.verify import find_open_items
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import Compensate, CompensationReport
 from surehand.workflows.contracts.runs import CloseRun, OpenRun

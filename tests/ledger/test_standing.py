@@ -12,12 +12,9 @@ import pytest
 
 from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.core.tables import approvals, decisions, standing_uses
-from surehand.activities.ledger.history.audit import (
-    unverified_approvers,
-    verify_chain,
-    verify_story,
-)
+from surehand.activities.ledger.history.audit import unverified_approvers
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, ClaimRequest
+from surehand.verify import verify_chain, verify_story
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.policy import Requirement

@@ -14,10 +14,10 @@ from sqlalchemy import update
 
 from surehand.activities.ledger.core.tables import effects, runs
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.people.signatures import decode_base64url
 from surehand.activities.ledger.people.starts import StartRefused, name_starter
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Forbidden
 from surehand.client.messages import claims_for, sign, sign_start
+from surehand.verify import decode_base64url
 from surehand.workflows.contracts.approvals import (
     Assurance,
     Decision,

@@ -21,12 +21,13 @@ from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.store import LedgerUnavailable
 from surehand.activities.ledger.core.tables import effects, events, interventions, runs
 from surehand.activities.ledger.effects import reconcile as intervention_rows
-from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
+from surehand.activities.ledger.history.audit import verify_entries
 from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.tools.failures import Retries
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
+from surehand.verify import verify_chain, verify_story
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.effects import (
     Compensate,

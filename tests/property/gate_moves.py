@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import strategies as st
 from joserfc.jwk import OKPKey
 
-from surehand.activities.ledger.people.signatures import kid_of, read_public_key
+from surehand.verify import kid_of, read_public_key
 from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule, Escalate
 from tests.property.model_gate import LITTLE, MUCH, REQUEST_MS, Asks
 

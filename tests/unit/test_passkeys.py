@@ -23,20 +23,20 @@ from fido2.server import Fido2Server
 from fido2.webauthn import Aaguid, AttestedCredentialData, PublicKeyCredentialRpEntity
 from webauthn.helpers.exceptions import WebAuthnException
 
-from surehand.activities.ledger.people.passkeys import (
+from surehand.activities.ledger.people.signatures import parse_claims
+from surehand.verify import (
     LONGEST_PROOF,
-    is_gesture,
-    read_gesture,
-    verify_gesture,
-)
-from surehand.activities.ledger.people.signatures import (
+    MOST_DECISIONS,
     BadSignature,
     PublicKey,
     decode_base64url,
     header_kid,
+    is_gesture,
+    read_gesture,
     read_key_file,
+    verify_gesture,
 )
-from surehand.workflows.contracts.approvals import MOST_DECISIONS, DecisionClaims
+from surehand.workflows.contracts.approvals import DecisionClaims
 from tests.passkeys import (
     AT,
     BE,
@@ -77,9 +77,8 @@ def judged(
 ) -> DecisionClaims:
     known = public(key)
     assert known.passkey is not None
-    return verify_gesture(
-        read_gesture(proof), known.jwk, known.passkey, DecisionClaims, origins=origins
-    )
+    signed = verify_gesture(read_gesture(proof), known.jwk, known.passkey, origins=origins)
+    return parse_claims(signed, DecisionClaims)
 
 
 def refused(proof: str, key: Authenticator = EC, **how: Any) -> str:
@@ -399,9 +398,7 @@ def ours(key: Authenticator, found: Assertion) -> bool:
     assert known.passkey is not None
     proof = put_together(key.header(found), RAW, found.signature)
     try:
-        verify_gesture(
-            read_gesture(proof), known.jwk, known.passkey, DecisionClaims, origins=(ORIGIN,)
-        )
+        verify_gesture(read_gesture(proof), known.jwk, known.passkey, origins=(ORIGIN,))
     except BadSignature:
         return False
     return True

@@ -17,7 +17,7 @@ from surehand.activities.ledger.approvals.votes import (
     refuse_vote,
     vote_helps,
 )
-from surehand.activities.ledger.people.signatures import BadKey, Passkey, read_key_file
+from surehand.verify import BadKey, Passkey, read_key_file
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
 from surehand.workflows.plan.policy import (
     ASKED_PROOFS,

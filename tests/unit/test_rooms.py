@@ -27,15 +27,26 @@ REPOSITORY: Final = Path(__file__).parents[2]
 #: What a room may import of the others. The ledger is a room of its own inside ``activities``, and
 #: ``cli/app.py``, which puts all verbs together, the drill's too, is above the command line.
 ARROWS: Final = {
+    # It is given to strangers: one file, which nothing of ours goes with.
+    "verify": set(),
     "workflows": set(),
-    "process": {"workflows"},
-    "activities.ledger": {"process", "workflows"},
-    "activities": {"activities.ledger", "process", "workflows"},
+    "process": {"workflows", "verify"},
+    "activities.ledger": {"process", "workflows", "verify"},
+    "activities": {"activities.ledger", "process", "workflows", "verify"},
     "agents": {"activities", "workflows"},
     "examples": {"activities", "agents", "drill", "workflows"},
-    "client": {"process", "workflows"},
-    "cli": {"client", "activities", "activities.ledger", "process", "workflows"},
-    "drill": {"agents", "cli", "client", "activities", "activities.ledger", "process", "workflows"},
+    "client": {"process", "workflows", "verify"},
+    "cli": {"client", "activities", "activities.ledger", "process", "workflows", "verify"},
+    "drill": {
+        "agents",
+        "cli",
+        "client",
+        "activities",
+        "activities.ledger",
+        "process",
+        "workflows",
+        "verify",
+    },
     "cli.app": {"cli", "drill", "process", "worker", "workflows"},
     "worker": {"agents", "activities", "activities.ledger", "process", "workflows"},
     "starter": {"cli.app", "process"},
@@ -69,7 +80,8 @@ def named_in_package(file: Path) -> Path:
 @cache
 def modules() -> dict[str, Path]:
     """Return every module of the package by its name in it, without ``surehand.``."""
-    files = [REPOSITORY / f"{room}.py" for room in ("worker", "starter")]
+    alone = ("worker.py", "starter.py", "surehand/verify.py")
+    files = [REPOSITORY / name for name in alone]
     for room in sorted({room.split(".")[0] for room in ARROWS}):
         files += folder_of_room(room).rglob("*.py")
     relative = {file: named_in_package(file).with_suffix("") for file in files}

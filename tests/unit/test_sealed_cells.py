@@ -17,7 +17,6 @@ from surehand.activities.ledger.core.transaction import NoKeys
 from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.effects.interventions import must_be_told, tell_replayers
 from surehand.activities.ledger.effects.reconcile import settle_intervention
-from surehand.activities.ledger.history.audit import find_erasure, verify_chain
 from surehand.activities.ledger.history.reads import chain_of, interventions_of
 from surehand.activities.ledger.history.run_display import read_open_doubts
 from surehand.activities.ledger.runs import lifecycle
@@ -33,6 +32,7 @@ from surehand.activities.ledger.steps.entries import (
 )
 from surehand.activities.run_keys import Hashes, LedgerKeys
 from surehand.process.ciphers import KeyRing, RunKey, new_key
+from surehand.verify import find_erasure, verify_chain
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun

@@ -26,18 +26,17 @@ from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import OKPKey
 
-from surehand.activities.ledger.people.signatures import (
+from surehand.activities.ledger.people.signatures import find_mismatch, verify_in_time
+from surehand.process.ciphers import signature_registry
+from surehand.verify import (
     LONGEST_TOKEN,
     BadKey,
     BadSignature,
     check_jwk,
-    find_mismatch,
     header_kid,
     kid_of,
     read_public_key,
-    verify_in_time,
 )
-from surehand.process.ciphers import signature_registry
 from surehand.workflows.contracts.approvals import Decision, DecisionClaims, DecisionOutcome
 from tests.unit.tokens import (
     CLAIMS,

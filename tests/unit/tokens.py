@@ -10,7 +10,8 @@ from typing import Any, Final
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from surehand.activities.ledger.people.signatures import BadSignature, verify_in_time
+from surehand.activities.ledger.people.signatures import verify_in_time
+from surehand.verify import BadSignature
 from surehand.workflows.contracts.approvals import DecisionClaims
 
 NOW: Final = 1_800_000_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, Literal
@@ -304,23 +303,10 @@ class ApprovalClosed(Message):
     head: ChainHead
 
 
-#: The one algorithm, with keys on the curve Ed25519: what a header says never chooses another.
-ALGORITHM: Final = "EdDSA"
-#: Longest time from signing to expiry.
-LONGEST_SIGNATURE: Final = timedelta(minutes=10)
 #: Of a passkey's proof, as ``typ`` is of a JWS; its challenge begins with it.
 PASSKEY_TYP: Final = "surehand-decision+webauthn"
 #: The same of what steers a run.
 STEERING_PASSKEY_TYP: Final = "surehand-steering+webauthn"
-#: What the challenge begins with that is made of several decisions.
-PASSKEY_LIST: Final = "surehand-decision+webauthn-list"
-#: Decisions that one gesture may be over.
-MOST_DECISIONS: Final = 50
-#: As browsers write the origin of a page that can have passkeys.
-_ORIGIN: Final = re.compile(
-    r"(?:https://(?P<host>[a-z0-9-]+(?:\.[a-z0-9-]+)*)"
-    r"|http://(?P<local>(?:[a-z0-9-]+\.)*localhost))(?::(?!443$)[1-9][0-9]{0,4})?"
-)
 
 
 class Signed(BaseModel):
@@ -412,21 +398,17 @@ class ResumeClaims(Claims):
     """Digest of what is sent, but for the proof itself."""
 
 
-class ExportClaims(Signed):
-    """The head of a run's exported events, as it was at ``iat``; it stays true forever."""
+class ReceiptClaims(Signed):
+    """A run's receipt, as it was at ``iat``; it stays true forever."""
 
-    typ: ClassVar[str] = "surehand-export+jws"
+    typ: ClassVar[str] = "surehand-receipt+jws"
 
     run_id: Text
     seq: int
     """Of the newest event."""
     head: Text
-
-
-def host_of(origin: str) -> str | None:
-    """Return the host of a page that can have passkeys, by its origin; ``None``: it is none."""
-    found = _ORIGIN.fullmatch(origin)
-    return None if found is None else found["host"] or found["local"]
+    content: Text
+    """Digest of the receipt without its signature."""
 
 
 def audience(tenant: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from surehand.activities.ledger.approvals import votes as vote_rows
 from surehand.activities.ledger.approvals.requests import lock_approval
-from surehand.activities.ledger.approvals.votes import Vote, fold_name, needs_of
+from surehand.activities.ledger.approvals.votes import Vote, needs_of
 from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
@@ -34,6 +34,7 @@ from surehand.activities.ledger.halts import (
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.proofs import Proof, Refusal, prove_decision
 from surehand.activities.ledger.steps.entries import Covered
+from surehand.verify import fold_name
 from surehand.workflows.contracts.approvals import (
     ApprovalState,
     Assurance,

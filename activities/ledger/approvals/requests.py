@@ -30,6 +30,7 @@ from surehand.activities.ledger.steps.entries import (
     NotClaimed,
     milliseconds,
 )
+from surehand.verify import fold_name
 from surehand.workflows.contracts.approvals import ApprovalState, Assurance, DecisionOutcome
 from surehand.workflows.contracts.effects import undo_text
 from surehand.workflows.identity import approval_id as approval_id_of
@@ -260,7 +261,7 @@ def find_others(
         if approval_id is not None:
             for one in vote_rows.accepted_decisions(tx, approval_id):
                 people |= {one["approver"], one["deputy_for"]} - {None}
-        return frozenset(map(vote_rows.fold_name, people))
+        return frozenset(map(fold_name, people))
 
     def is_by_other(made: Mapping[str, Any]) -> bool:
         if made["approval_id"] is not None:
@@ -269,7 +270,7 @@ def find_others(
             return False
         started = tx.one(rows_of(runs, "user_id", "started_by", run_id=made["run_id"]))
         assert started is not None, "an effect is of a run"
-        return own().isdisjoint(map(vote_rows.fold_name, started.values()))
+        return own().isdisjoint(map(fold_name, started.values()))
 
     return is_by_other
 
@@ -292,7 +293,7 @@ def _has_voter(
     # Only now: that is a walk over the run's events.
     if vote_rows.unknown_requester(tx, row["run_id"], wanted, assurance) is not None:
         return False
-    asked_by = map(vote_rows.fold_name, vote_rows.find_requesters(tx, row, wanted))
+    asked_by = map(fold_name, vote_rows.find_requesters(tx, row, wanted))
     return vote_rows.any_counts(wanted, votes, excluded.union(asked_by))
 
 

@@ -24,9 +24,9 @@ from surehand.activities.ledger.core.tables import approvals, standing_approvals
 from surehand.activities.ledger.halts import select_longest_still, stood_still
 from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.people.proofs import StoredSignature, verify_stored
-from surehand.activities.ledger.people.signatures import BadSignature, header_kid
 from surehand.activities.ledger.steps.entries import Covered, Covers
 from surehand.activities.ledger.steps.foreign import foreign_content
+from surehand.verify import BadSignature, header_kid
 from surehand.workflows.contracts.approvals import (
     LONGEST_STANDING,
     MOST_USES,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -31,6 +30,7 @@ from surehand.activities.ledger.people.proofs import Refusal, why_unproven
 from surehand.activities.ledger.people.starts import find_planners
 from surehand.activities.ledger.steps.entries import Covered, Covers
 from surehand.activities.ledger.steps.foreign import foreign_content
+from surehand.verify import fold_name
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import (
     ApprovalState,
@@ -80,17 +80,6 @@ def label_vote(approver: str, standing_id: str | None, deputy_for: str | None) -
     if standing_id is not None:
         return standing_label(approver, standing_id)
     return approver if deputy_for is None else f"{approver} for {deputy_for}"
-
-
-def fold_name(name: str) -> str:
-    """Return what the spellings of a name have in common; pure.
-
-    Case, width, blanks, how accents are made and characters that nobody sees make no other person.
-    Only to tell people apart: nobody has a role, a permission or a key but by the exact name.
-    """
-    seen = "".join(c for c in name if unicodedata.category(c) != "Cf")
-    alike = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", seen).casefold())
-    return " ".join(alike.split())
 
 
 def refuse_vote(

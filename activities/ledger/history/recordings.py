@@ -25,43 +25,18 @@ from surehand.activities.ledger.core.tables import (
     runs,
     steps,
 )
-from surehand.activities.ledger.effects.epochs import RESTORED
-from surehand.activities.ledger.effects.interventions import UNDO_CHANGED, UNDO_REFUSED
 from surehand.activities.ledger.effects.run_tree import REMAINING
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.steps import foreign
 from surehand.activities.ledger.steps.attempts import NO
 from surehand.activities.ledger.steps.entries import Entry
+from surehand.verify import EffectsPast, take_effect
 from surehand.workflows.contracts.base import ForeignContent
 from surehand.workflows.contracts.runs import Checkpoint, PendingCall, SideEffect
 from surehand.workflows.contracts.steering import ACCEPTED, InterruptKind
 from surehand.workflows.contracts.tools import ToolSpec
 from surehand.workflows.plan.plan import ITERATION, Plan, Step
 from surehand.workflows.run import step_rules as rules
-
-#: Ends of a run after which an effect that remains should have been undone.
-_UNDOES: Final = frozenset({"run.failed", "run.cancelled", "run.stopped"})
-#: What an entry is whose question was opened by a rule; in doubt by any other.
-_ASKED: Final = {
-    "partial": "partial",
-    "compensation_failed": "compensating",
-    UNDO_CHANGED: "compensating",
-    UNDO_REFUSED: "compensating",
-}
-
-
-@dataclass(frozen=True)
-class OpenItems:
-    """Entries by what is open about them, as ``tool (step STEP, entry ENTRY)``."""
-
-    uncompensated: list[str]
-    """Committed in a run that has failed or was cancelled, and not undone."""
-    in_doubt: list[str]
-    """Nobody knows whether it happened."""
-    partial: list[str]
-    interventions: list[str]
-    """Ids of questions that no human has answered."""
-
 
 #: Why fields are null, and what the lists leave out.
 NOT_REBUILT: Final = {
@@ -80,16 +55,9 @@ _DECIDED: Final = re.compile(r"approval\.(approved|rejected|superseded|expired|v
 
 
 @dataclass
-class RunPast:
+class RunPast(EffectsPast):
     """What a run's events have said, from the first to one of them."""
 
-    states: dict[str, str] = field(default_factory=dict)
-    """Of the entries, by entry."""
-    names: dict[str, str] = field(default_factory=dict)
-    undos: set[str] = field(default_factory=set)
-    questions: dict[str, str] = field(default_factory=dict)
-    """Entry by open intervention."""
-    ended: str | None = None
     plan_version: int = 1
     done: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
@@ -122,83 +90,17 @@ class RunPast:
         }
 
 
-def find_open_items(events: Sequence[Mapping[str, Any]]) -> OpenItems:
-    """Return what all of a run's events leave open."""
-    past = RunPast()
-    for event in events:
-        _take_effect(past, event)
-    if past.ended is not None:
-        # A call that was under way when its run ended has no recorded outcome.
-        past.states = {k: "in_doubt" if v == "claimed" else v for k, v in past.states.items()}
-
-    def named(*states: str) -> list[str]:
-        return [
-            past.names.get(entry, entry)
-            for entry, state in past.states.items()
-            # That an undo remains is as it should be.
-            if state in states and not (state == "committed" and entry in past.undos)
-        ]
-
-    return OpenItems(
-        uncompensated=named("committed", "compensating") if past.ended in _UNDOES else [],
-        in_doubt=named("in_doubt"),
-        partial=named("partial"),
-        interventions=list(past.questions),
-    )
-
-
 def fold_events(events: Sequence[Mapping[str, Any]], versions: Mapping[int, Plan]) -> RunPast:
     """Return what a run's first events have said; ``versions`` are its plans."""
     past = RunPast()
     for event in events:
-        _take_effect(past, event)
+        take_effect(past, event)
         _take_step(past, event, versions)
     return past
 
 
-def _take_effect(past: RunPast, event: Mapping[str, Any]) -> None:
-    """Take in what an event says of effects, of questions about them, and of the run's end."""
-    body = event["body"]
-    entry = str(body.get("entry_id", ""))
-    restored = body.get("rule") == RESTORED
-    match event["type"]:
-        case "effect.claimed" | "effect.in_doubt" as type_ if type_ == "effect.claimed" or restored:
-            past.names[entry] = f"{body.get('tool')} (step {event['step_id']}, entry {entry})"
-            past.states[entry] = "claimed" if type_ == "effect.claimed" else "in_doubt"
-            if body.get("undoes"):
-                past.undos.add(entry)
-                past.states[str(body["undoes"])] = "compensating"
-        case "effect.in_doubt":
-            if past.states.get(entry) != "partial":
-                past.states[entry] = "in_doubt"
-        case "effect.committed":
-            past.states[entry] = "committed"
-        case "effect.compensated":
-            past.states[entry] = "compensated"
-        case "effect.answered_no":
-            past.states[entry] = "failed"
-        case "effect.failed":
-            # Its newest call is proven not applied; an earlier one may still have been.
-            past.states[entry] = "in_doubt" if body.get("action") == "reconcile" else "failed"
-        case "effect.reconciled" if body.get("action") in ("bar", "fail"):
-            past.states[entry] = "failed"
-        case "intervention.opened":
-            past.questions[str(body["intervention_id"])] = entry
-            # A question about another run's effect, which that run has undone, is only a question.
-            if entry in past.states:
-                past.states[entry] = _ASKED.get(str(body.get("rule")), "in_doubt")
-        case "intervention.settled":
-            past.questions.pop(str(body["intervention_id"]), None)
-            if entry in past.states:
-                past.states[entry] = str(body["action"])
-        case "run.completed" | "run.failed" | "run.cancelled" | "run.stopped":
-            past.ended = event["type"]
-        case "run.reopened":
-            past.ended = None
-
-
 def _take_step(past: RunPast, event: Mapping[str, Any], versions: Mapping[int, Plan]) -> None:
-    """Take in what an event says of a step; ``_take_effect`` has taken it in."""
+    """Take in what an event says of a step; ``take_effect`` has taken it in."""
     body, step_id = event["body"], str(event["step_id"] or "")
     plan = versions[past.plan_version]
     match event["type"]:

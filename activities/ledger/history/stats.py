@@ -31,10 +31,11 @@ from surehand.activities.ledger.core.tables import (
 )
 from surehand.activities.ledger.effects.epochs import current_epoch
 from surehand.activities.ledger.halts import count_halts
-from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
+from surehand.activities.ledger.history.audit import verify_entries
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.people.principals import read_principals
 from surehand.activities.ledger.runs.deletion import is_deleted
+from surehand.verify import verify_chain, verify_story
 from surehand.workflows.contracts.approvals import ApprovalState, VerdictCode
 
 

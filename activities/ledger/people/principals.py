@@ -27,7 +27,7 @@ from surehand.activities.ledger.core.tables import (
     principal_keys,
     principals,
 )
-from surehand.activities.ledger.people.signatures import Passkey
+from surehand.verify import Passkey
 from surehand.workflows.plan.references import value_at
 
 Kind = Literal["role", "permission"]

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from surehand import verify
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import decisions
-from surehand.activities.ledger.people import passkeys, principals, signatures
+from surehand.activities.ledger.people import principals, signatures
 from surehand.activities.ledger.people.principals import Key
+from surehand.verify import BadSignature
 from surehand.workflows.canonical_json import NotCanonical, digest
 from surehand.workflows.contracts import approvals
 
@@ -45,7 +47,7 @@ def prove_decision(tx: Transaction, run_id: str, decision: approvals.Decision) -
         key, claims = verify_proof(
             tx, decision.signature, decision.approver, _claims_of(decision.signature)
         )
-    except signatures.BadSignature as error:
+    except BadSignature as error:
         return approvals.VerdictCode.BAD_SIGNATURE, str(error)
     differs = signatures.find_mismatch(claims, decision, run_id, tx.tenant)
     if differs is None and not _signs_edit(claims, decision):
@@ -81,31 +83,30 @@ def verify_proof(
     arrived = tx.now_ms if arrived_ms is None else arrived_ms
     signer = approvals.CHAT if issubclass(claims_of, approvals.ChatClaims) else signer
     typ = claims_of.passkey_typ
-    if typ is None or not passkeys.is_gesture(token, typ):
-        kid = signatures.header_kid(token, claims_of.typ)
+    if typ is None or not verify.is_gesture(token, typ):
+        kid = verify.header_kid(token, claims_of.typ)
         key = _find_key_of(tx, kid, signer, arrived, in_force=in_force)
         if key.passkey is not None:
-            raise signatures.BadSignature(f"key {kid} is a passkey's, which makes no compact JWS")
+            raise BadSignature(f"key {kid} is a passkey's, which makes no compact JWS")
         return key, signatures.verify_in_time(
             token, key.public_key, claims_of, now_s=arrived // 1000
         )
-    gesture = passkeys.read_gesture(token, typ)
+    gesture = verify.read_gesture(token, typ)
     key = _find_key_of(tx, gesture.kid, signer, arrived, in_force=in_force)
     if key.passkey is None:
-        raise signatures.BadSignature(f"key {key.kid} is no passkey's")
+        raise BadSignature(f"key {key.kid} is no passkey's")
     origins = tx.passkey_origins if in_force else None
-    claims = passkeys.verify_gesture(
-        gesture, key.public_key, key.passkey, claims_of, origins=origins
-    )
-    signatures.require_in_time(claims, arrived // 1000)
+    signed = verify.verify_gesture(gesture, key.public_key, key.passkey, origins=origins)
+    claims = signatures.parse_claims(signed, claims_of)
+    verify.require_in_time(vars(claims), arrived // 1000)
     return key, claims
 
 
 def _claims_of(token: str) -> type[approvals.DecisionClaims]:
     """Return what a decision's signature claims: one of a chat is a kind of its own."""
     try:
-        signatures.header_kid(token, approvals.ChatClaims.typ)
-    except signatures.BadSignature:
+        verify.header_kid(token, approvals.ChatClaims.typ)
+    except BadSignature:
         return approvals.DecisionClaims
     return approvals.ChatClaims
 
@@ -127,9 +128,9 @@ def _decision_proof(key: Key, claims: approvals.DecisionClaims) -> Proof:
 def _find_key_of(tx: Transaction, kid: str, signer: str, arrived_ms: int, *, in_force: bool) -> Key:
     key = principals.find_key(tx, kid)
     if key is None or key.principal != signer:
-        raise signatures.BadSignature(f"{signer} has no key {kid}")
+        raise BadSignature(f"{signer} has no key {kid}")
     if key.revoked_ms is not None and (in_force or key.revoked_ms < arrived_ms):
-        raise signatures.BadSignature(f"key {kid} was revoked")
+        raise BadSignature(f"key {kid} was revoked")
     return key
 
 
@@ -150,7 +151,7 @@ def verify_stored(
 ) -> tuple[Key, C]:
     """Return the key and the claims of a signature on record, all of it verified again."""
     if kept.signature is None:
-        raise signatures.BadSignature("it is not signed")
+        raise BadSignature("it is not signed")
     key, claims = verify_proof(
         tx, kept.signature, kept.signer, claims_of, arrived_ms=kept.taken_ms, in_force=in_force
     )
@@ -158,7 +159,7 @@ def verify_stored(
     if (claims.aud, claims.sub, claims.jti, key.kid) != (
         approvals.audience(tx.tenant), kept.signer, nonce, kept.kid
     ):  # fmt: skip
-        raise signatures.BadSignature("its signature is for something else")
+        raise BadSignature("its signature is for something else")
     return key, claims
 
 
@@ -182,7 +183,7 @@ def why_unproven(
             outcome=approvals.DecisionOutcome(row["outcome"]),
             approver=row["approver"],
         )
-    except (signatures.BadSignature, ValueError) as error:
+    except (BadSignature, ValueError) as error:
         return str(error)
     if not _decision_proof(key, claims).assurance.satisfies(asked):
         return f"decisions {asked.as_text()}"

@@ -17,7 +17,7 @@ from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import events, runs
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.proofs import StoredSignature, verify_proof, verify_stored
-from surehand.activities.ledger.people.signatures import BadSignature
+from surehand.verify import BadSignature
 from surehand.workflows.canonical_json import NotCanonical, digest
 from surehand.workflows.contracts.approvals import Assurance, StartClaims, audience
 from surehand.workflows.contracts.runs import OpenRun, StartRun

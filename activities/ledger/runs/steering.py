@@ -9,6 +9,7 @@ from typing import Any, Final, assert_never
 
 from pydantic import JsonValue
 
+from surehand import verify
 from surehand.activities.ledger.core.statements import insert_row, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import events, grants, runs, steerings
@@ -19,6 +20,7 @@ from surehand.activities.ledger.people.proofs import verify_proof
 from surehand.activities.ledger.steps import acting, attempts
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.process.json_schemas import problems
+from surehand.verify import BadKey, BadSignature
 from surehand.workflows.canonical_json import NotCanonical, digest
 from surehand.workflows.contracts.approvals import Assurance, ResumeClaims, SteeringClaims, audience
 from surehand.workflows.contracts.runs import LARGEST_EVENT
@@ -127,7 +129,7 @@ def _prove_sender(tx: Transaction, asked: Steer) -> _Proof:
         return _Proof()
     try:
         key, claims = verify_proof(tx, asked.signature, asked.actor, SteeringClaims)
-    except signatures.BadSignature as error:
+    except BadSignature as error:
         raise _Refused(SteeringCode.BAD_SIGNATURE, str(error)) from error
     bound = {
         "another tenant": (claims.aud, audience(asked.tenant)),
@@ -157,9 +159,9 @@ def _prove_by_token(tx: Transaction, asked: Steer) -> _Proof:
         raise _Refused(SteeringCode.BAD_TOKEN, reason)
     proof = str(asked.content["proof"])
     try:
-        key = signatures.check_jwk(token.public_key)
+        key = verify.check_jwk(token.public_key)
         claims = signatures.verify_in_time(proof, key, ResumeClaims, now_s=tx.now_ms // 1000)
-    except (signatures.BadSignature, signatures.BadKey) as error:
+    except (BadSignature, BadKey) as error:
         reason = f"the resume token is not this run's, or void: {error}"
         raise _Refused(SteeringCode.BAD_TOKEN, reason) from error
     sent = _digest_content({name: part for name, part in asked.content.items() if name != "proof"})
@@ -167,7 +169,7 @@ def _prove_by_token(tx: Transaction, asked: Steer) -> _Proof:
     if (claims.aud, claims.sub, claims.run_id, claims.content) != expected:
         raise _Refused(SteeringCode.BAD_TOKEN, "the resume token was used for something else")
     _refuse_used(tx, asked, claims.jti)
-    return _Proof(signatures.kid_of(key), claims.jti, verified=token.verified)
+    return _Proof(verify.kid_of(key), claims.jti, verified=token.verified)
 
 
 def _refuse_used(tx: Transaction, asked: Steer, nonce: str) -> None:
