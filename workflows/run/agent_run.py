@@ -175,6 +175,9 @@ class BaseRun:
                     raise
                 self._note_cancellation()
 
+    def _note_failure(self, failed: StepFailed) -> None:
+        self._rejected = failed.rejected
+
     def _note_cancellation(self) -> None:
         self._cancelled_by_temporal = True
         if not self._data.ending:
@@ -448,7 +451,7 @@ class AgentRun(BaseRun):
         except StepFailed as failed:
             goes_on = step_rules.after_failure(plan, step, failed)
             if goes_on is None:
-                self._rejected = failed.rejected
+                self._note_failure(failed)
                 return f"step {step.id}: {failed.reason}"
             follows = goes_on.at
         if follows is not None:

@@ -139,8 +139,8 @@ class CodeRun(BaseRun):
         """Wait for what the code has begun and not waited for; returns why the run has failed."""
         failure = _failure_of(body, maker.fails_on)
         if failure is not None:
-            error = None if body.cancelled() else body.exception()
-            self._rejected = isinstance(error, StepFailed) and error.rejected
+            if not body.cancelled() and isinstance(error := body.exception(), StepFailed):
+                self._note_failure(error)
             return failure
         maker.returned = True
         await workflow.wait_condition(lambda: maker.idle or self._data.cancel is not None)
