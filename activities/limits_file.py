@@ -199,11 +199,17 @@ def read_limits(path: str, toolbox: Toolbox) -> tuple[Limit, ...]:
 
 def check_policy(path: str, policy: AskedPolicy, toolbox: Toolbox) -> None:
     """Make sure that a policy can be asked about its tools. Raises ``LimitsError``."""
+    paths = (*policy.params, *policy.amounts)
     for name in policy.tools:
-        paths = (*policy.params, *policy.amounts)
         problem = _find_problem(toolbox.get(name), policy.ask, paths)
         if problem is not None:
             raise LimitsError(f"{path} (SUREHAND_LIMITS): policy: {name}: {problem}")
+    loaded = map(toolbox.get, toolbox.names())
+    writes = [tool for tool in loaded if tool is not None and tool.effect is Effect.WRITE]
+    for one in () if policy.tools else paths:
+        # It is about all tools: not each of them has each param, but one does.
+        if all(unknown_param(tool.params_model, one) for tool in writes):
+            raise LimitsError(f"{path} (SUREHAND_LIMITS): policy: no tool has a param {one}")
 
 
 def _find_problem(

@@ -38,6 +38,10 @@ class NoAnswer(Exception):
 Evaluate = Callable[[Mapping[str, Any]], Awaitable[PolicyAnswer]]
 
 
+#: How soon a policy that has not answered is asked again.
+PAUSE: Final = timedelta(seconds=5)
+
+
 @dataclass(frozen=True)
 class OwnPolicy:
     """The policy that the file of limits names."""

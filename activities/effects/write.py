@@ -19,6 +19,7 @@ from typing import Any, Final, assert_never
 import structlog
 from temporalio.exceptions import ApplicationError
 
+from surehand.activities import own_policy
 from surehand.activities.effects import recorder
 from surehand.activities.effects.drafts import KeptDraft
 from surehand.activities.effects.leases import DATABASE_PAUSE, KeptLease, keeping
@@ -41,7 +42,7 @@ from surehand.activities.worker.crash_points import CrashPoint
 from surehand.process import clock
 from surehand.process.off_loop import call_off_loop
 from surehand.workflows.canonical_json import digest
-from surehand.workflows.names import PAUSES, ErrorType
+from surehand.workflows.names import ErrorType
 from surehand.workflows.plain_text import clean_text
 
 log = structlog.get_logger()
@@ -115,10 +116,8 @@ class EffectCall(recorder.EffectRecorder):
             try:
                 return await self.act_on(await self._claim())
             except PolicySilent as error:
-                pause = PAUSES[ErrorType.ARTIFACT_UNAVAILABLE]
-                raise again(
-                    ErrorType.DEPENDENCY_DOWN, f"{self.tool.name}: {error}", pause
-                ) from error
+                told = f"{self.tool.name}: {error}"
+                raise again(ErrorType.DEPENDENCY_DOWN, told, own_policy.PAUSE) from error
 
     async def _claim(self) -> ClaimResult:
         if (asked := self.request.policy) is not None and self.worker.policy is not None:

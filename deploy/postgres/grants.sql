@@ -27,6 +27,9 @@ REVOKE UPDATE ON standing_uses FROM surehand_worker;
 GRANT UPDATE (returned_ms) ON standing_uses TO surehand_worker;
 -- And what a tenant may use; the workers count what it has used.
 REVOKE INSERT, UPDATE ON quotas FROM surehand_worker;
+-- What counts for a limit is counted again when its call is made again, and is no other call's then.
+REVOKE UPDATE ON limit_uses FROM surehand_worker;
+GRANT UPDATE (group_hash, amount, counted_ms) ON limit_uses TO surehand_worker;
 -- Any worker may halt calls. To lift a halt is an administrator's, also in the statement that makes it.
 REVOKE INSERT, UPDATE ON halts FROM surehand_worker;
 GRANT INSERT (tenant_id, halt_id, tool, run_id, undo_too, reason, halted_by, halted_ms, needs)

@@ -15,7 +15,7 @@ from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.approvals.decisions import lift_halt
 from surehand.activities.ledger.approvals.waiting import list_waiting
 from surehand.activities.ledger.core.statements import delete_rows, insert_row, update_rows
-from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.core.tables import approvals, effects, halts, interventions
 from surehand.activities.ledger.effects import claims
 from surehand.activities.ledger.effects.reconcile import after_not_found
@@ -281,12 +281,32 @@ async def test_an_undo_that_was_halted_is_retried_as_long_as_any(
 
 
 def _halted_since(scene: Scene, since: timedelta, **scope: Any) -> Halt:
-    """Insert a halt that was made that long ago."""
-    with scene.tx() as tx:
-        began = tx.now_ms - since // timedelta(milliseconds=1)
-        values = {"reason": "it pays twice", "halted_by": "oscar", "undo_too": False, **scope}
-        tx.execute(insert_row(halts, halt_id="halt-old", halted_ms=began, **values))
+    """Insert a halt that was made that long ago; a trigger would refuse it."""
+    trigger, on_sqlite = "halts_as_of_now", scene.ledger.engine.dialect.name == "sqlite"
+    with administration(scene) as tx:
+        run, made = tx.connection.exec_driver_sql, ""
+        if on_sqlite:
+            made = run(f"SELECT sql FROM sqlite_master WHERE name = '{trigger}'").scalar_one()
+        run(
+            f"DROP TRIGGER {trigger}"
+            if on_sqlite
+            else f"ALTER TABLE halts DISABLE TRIGGER {trigger}"
+        )
+        tx.execute(_old_halt(tx, since, **scope))
+        run(made if on_sqlite else f"ALTER TABLE halts ENABLE TRIGGER {trigger}")
         return list_halts(tx)[0]
+
+
+def _old_halt(tx: Transaction, since: timedelta, **scope: Any) -> Any:
+    began = tx.now_ms - since // timedelta(milliseconds=1)
+    values = {"reason": "it pays twice", "halted_by": "oscar", "undo_too": False, **scope}
+    return insert_row(halts, halt_id="halt-old", halted_ms=began, **values)
+
+
+def test_nobody_dates_a_halt_back_and_prolongs_what_is_over(scene: Scene) -> None:
+    with pytest.raises(DBAPIError, match="calls are halted as of now"), scene.tx() as tx:
+        tx.execute(_old_halt(tx, timedelta(minutes=2)))
+    assert scene.rows(halts) == []
 
 
 def _set_back(scene: Scene, column: str, by: timedelta) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
@@ -15,11 +16,12 @@ from surehand.activities.ledger.core.tables import decisions
 from surehand.activities.ledger.effects.run_tree import find_highest
 from surehand.activities.ledger.limits import LimitUse
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, ClaimResult, OverLimit
+from surehand.client.messages import sign_start
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.effects import UndoSpec
 from surehand.workflows.contracts.runs import Parent
 from surehand.workflows.plan.policy import ApprovalPolicy, AskedProof, Requirement
-from tests.ledger.people import person, revoked
+from tests.ledger.people import key_of, person, revoked
 from tests.ledger.scene import NOW, OTHER_RUN, RUN, UNDOABLE, Scene
 from tests.ledger.standing import ask, granted
 from tests.ledger.test_deputies import named, not_any_more
@@ -230,6 +232,22 @@ def test_a_start_that_nobody_has_signed_makes_no_other_person(scene: Scene) -> N
     scene.committed(check(scene, run_id="run-2", user="eve"))
     assert isinstance(other_pays(scene, assurance=Assurance.SIGNED), OverLimit)
     assert isinstance(other_pays(scene), Claimed)
+
+
+@pytest.mark.parametrize("proven", [True, False])
+def test_of_a_call_whose_start_is_unproven_nobody_is_another_person(
+    scene: Scene, proven: bool
+) -> None:
+    starts = {name: key_of(scene, person(scene, name)) for name in ("eve", "ada")}
+    for run_id, user in (("run-e", "eve"), ("run-a", "ada")):
+        start = scene.start(run_id, user=user, started_by=user)
+        if user == "eve" or proven:
+            start = sign_start(start, starts[user], int(time.time()))
+        signed = Assurance.SIGNED if start.signature else Assurance.OPEN
+        scene.open_run(run_id, start=start, assurance=signed)
+    scene.committed(check(scene, run_id="run-e", user="eve"))
+    made = other_pays(scene, run_id="run-a", assurance=Assurance.SIGNED)
+    assert isinstance(made, Claimed if proven else OverLimit), made
 
 
 def test_an_outcome_that_is_missing_is_settled_whatever_has_been_undone(scene: Scene) -> None:

@@ -57,6 +57,7 @@ ADDED_TO = [
     "bars",
     "checkpoints",
     "halts",
+    "limit_uses",
     "plans",
     "replays",
     "run_keys",

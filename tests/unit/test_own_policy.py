@@ -246,6 +246,10 @@ async def test_a_cedar_policy_that_forbids_and_fails_is_not_passed_over(tmp_path
             {"opa": "http://h/v1/data/x", "tools": ["payments.refund"], "params": ["customer"]},
             "payments.refund: it has no param customer",
         ),
+        (
+            {"opa": "http://h/v1/data/x", "params": ["customer"]},
+            "policy: no tool has a param custo",
+        ),
         ({"cedar": "none.cedar"}, "policy.cedar: "),
         ({"cedar": "limits.yaml"}, "policy.cedar: "),  # which is no Cedar
     ],

@@ -252,11 +252,14 @@ def find_others(
 
     Behind an effect stand those whose votes for it hold still; none is given in advance, because
     nobody has looked at it then. If nobody was asked, whoever has started its run. A person and
-    their deputy are one. Who stands behind the call is read once, if at all.
+    their deputy are one. Who stands behind the call is read once, if at all. If nothing proves who
+    has started its run, and something has to, nobody is known to be another one.
     """
 
     @cache
-    def own() -> frozenset[str]:
+    def own() -> frozenset[str] | None:
+        if assurance is not Assurance.OPEN and why_start_unproven(tx, run_id) is not None:
+            return None
         people = set(find_planners(tx, run_id))
         if approval_id is not None:
             for one in vote_rows.accepted_decisions(tx, approval_id):
@@ -264,13 +267,16 @@ def find_others(
         return frozenset(map(fold_name, people))
 
     def is_by_other(made: Mapping[str, Any]) -> bool:
+        behind = own()
+        if behind is None:
+            return False
         if made["approval_id"] is not None:
-            return _has_voter(tx, made["approval_id"], assurance, own())
+            return _has_voter(tx, made["approval_id"], assurance, behind)
         if assurance is not Assurance.OPEN and why_start_unproven(tx, made["run_id"]) is not None:
             return False
         started = tx.one(rows_of(runs, "user_id", "started_by", run_id=made["run_id"]))
         assert started is not None, "an effect is of a run"
-        return own().isdisjoint(map(fold_name, started.values()))
+        return behind.isdisjoint(map(fold_name, started.values()))
 
     return is_by_other
 

@@ -450,6 +450,8 @@ events = _table_of_runs(
     _index("ix_events_at", "at_ms"),
     # Each claim asks whether its run has read content from outside.
     _index("ix_events_foreign", "run_id", where="type = 'run.marked_foreign'"),
+    # Each undo asks which steps have returned its effect, too.
+    _index("ix_events_replayed", "run_id", where="type = 'effect.replayed'"),
 )
 
 # What a worker has in hand: should it die, others go on with that at once (``presence.py``).

@@ -131,7 +131,7 @@ _MAY_FINISH: Final = (
 
 
 def guard_deletions() -> None:
-    """Have all deletions refused that retention does not do."""
+    """Have all deletions refused that retention does not do, and halts that are dated back."""
     now = _POSTGRES_NOW if on_postgresql() else _SQLITE_NOW
     for table in _NEVER:
         refuse_unless(table, "no_delete", "DELETE", "1 = 0", f"{table} are never deleted")
@@ -157,6 +157,11 @@ def guard_deletions() -> None:
     whole = "a deletion is finished once, and nothing goes back"
     finish = _MAY_FINISH.format(same_tenant=same_tenant)
     refuse_unless("deletions", "finished", "UPDATE", finish, whole)
+    # What a halt covers does not run out: dated back, it would prolong what is over.
+    dated = f"NEW.halted_ms >= {now} - {_AGO}"
+    if on_postgresql():
+        dated = f"NEW.tenant_id <> current_setting('surehand.tenant', true) OR {dated}"
+    refuse_unless("halts", "as_of_now", "INSERT", dated, "calls are halted as of now")
     if on_postgresql():
         for table in (*_NEVER, *_GO_WITH):
             refuse(table, "no_truncate", "TRUNCATE", each="STATEMENT")
