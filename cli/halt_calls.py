@@ -101,7 +101,7 @@ async def halt(
         typer.Option("--run", metavar="RUN", help="Only calls of this run and its child runs."),
     ] = None,
     undo_too: Annotated[
-        bool, typer.Option("--undo-too", help="What undoes effects waits as well; else it goes on.")
+        bool, typer.Option("--undo-too", help="Halt the calls that undo effects, too.")
     ] = False,
     follow: Annotated[
         bool,
@@ -161,7 +161,7 @@ async def lift(
         typer.Option(metavar="FILE", help="A passkey's proof of your yes, made on a page."),
     ] = None,
 ) -> Reply:
-    """Say yes to lifting a halt; once all have whom its policy asks, an administrator lifts it.
+    """Say yes to lifting a halt; once its policy has all votes, an administrator lifts it.
 
     Example: surehand lift halt-4f1c02aa9b7d
     """

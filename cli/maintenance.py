@@ -185,13 +185,13 @@ async def unwind(
     caller: options.Actor,
     run: options.Run,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be undone, of any run.")
+        bool, typer.Option("--dry-run", help="Only say what would be undone; works for any run.")
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="With --dry-run: ask each `only_if`, too.")
     ] = False,
 ) -> Reply:
-    """Undo what a run that was stopped from outside has committed, last first.
+    """Undo the effects of a run that was stopped from outside, last one first.
 
     Example: surehand unwind refund-1 --as ana
     """

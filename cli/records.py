@@ -133,7 +133,7 @@ async def notifications(
         int, typer.Option(min=1, max=10_000, help="At most so many, the newest.")
     ] = 50,
 ) -> Reply:
-    """Show what people were told and are to be told: due, sent, or not sent and why.
+    """Show notifications: due, sent, or not sent and why.
 
     Example: surehand notifications --failed
     """
@@ -158,9 +158,9 @@ async def artifacts(
         str | None, typer.Argument(metavar="ARTIFACT", help="Only this one, by its id or sha256.")
     ] = None,
 ) -> Reply | ExitCode:
-    """Show what a run has kept; one that is named is written to stdout.
+    """List a run's stored values, or write one of them to stdout.
 
-    That is values over 8 KiB, and what tools have written part by part.
+    These are values over 8 KiB, and files that tools have written part by part.
 
     Example: surehand artifacts refund-1
     """

@@ -70,10 +70,11 @@ _MOST_NAMED: Final = 20
 async def retention(
     caller: options.Sender,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Do it; without, it is only said what would be done.")
+        bool, typer.Option("--apply", help="Delete; without it, only say what would be deleted.")
     ] = False,
     every: Annotated[
-        timedelta | None, options.lasting("--every", "Do it so often, until this process is ended.")
+        timedelta | None,
+        options.lasting("--every", "Repeat it at this interval until the process ends."),
     ] = None,
     keep: Annotated[
         str | None, typer.Option(metavar="RUN", help="Hold a run: it is not deleted.")
@@ -83,9 +84,9 @@ async def retention(
 ) -> Reply | ExitCode:
     """Delete runs that ended longer ago than SUREHAND_RETENTION says.
 
-    Business keys of effects are kept, so nothing is made twice. Artifacts go to which nothing
-    refers. A run of which something fails is kept and named, and the others go. Whoever wants a
-    copy writes their receipts before (`receipt RUN`).
+    Business keys of effects are kept, so nothing is made twice. Artifacts that nothing refers to
+    are deleted. A run that cannot be deleted is kept and listed. If you want a copy of a run, write
+    its receipt before (`receipt RUN`).
 
     Example: surehand retention --apply
     """
@@ -224,7 +225,7 @@ LONGEST: Final = 500
 
 
 async def erase(caller: options.Actor, run: options.Run, reason: options.Reason = "") -> Reply:
-    """Destroy the key of a run that has ended: nobody reads again what it has sent and kept.
+    """Destroy the key of a run that has ended, so that nobody can read its data again.
 
     That is its history, its part of the ledger, its artifacts, and those of its child runs. Its
     events stay, and prove what has happened. Its business keys stay, and protect its effects.

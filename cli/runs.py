@@ -481,7 +481,7 @@ async def fork(
     wait: options.Wait = False,
     timeout: options.Timeout = None,
 ) -> Reply:
-    """Start a new run at a step of another one, whose earlier outputs are facts to it.
+    """Start a new run at a step of another run, with that run's earlier outputs.
 
     Example: surehand fork refund-1 --from restock --set input.shelf=B
     """

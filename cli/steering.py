@@ -69,11 +69,10 @@ async def resume(
     token: Annotated[
         str | None, typer.Option(help="A resume token in the place of a key; `-` reads it.")
     ] = None,
-    step: Annotated[
-        str | None, typer.Option(help="Only this step, of several that have failed.")
-    ] = None,
+    step: Annotated[str | None, typer.Option(help="The step, if several have failed.")] = None,
     way: Annotated[
-        Way, typer.Option(help="Of a step that has failed: again, without it, or not at all.")
+        Way,
+        typer.Option(help="How to go on after a failed step: repeat it, skip it, or undo the run."),
     ] = Way.RETRY,
     changes: Annotated[
         list[str] | None,
@@ -82,7 +81,7 @@ async def resume(
     reason: options.Reason = "",
     leave: options.Leave = False,
 ) -> Reply:
-    """Have a paused run go on: the reason for its pause is looked at again.
+    """Let a paused run go on; it checks the reason for its pause again.
 
     Example: surehand resume refund-1 --reason 'role given back'
     """
@@ -204,7 +203,8 @@ async def event(
     run: options.Run,
     name: Annotated[str, typer.Argument(metavar="NAME", help="As the waiting step names it.")],
     event_id: Annotated[
-        str, typer.Option("--id", help="Of the event itself: the same one again is ignored.")
+        str,
+        typer.Option("--id", help="The event's id: a second event with the same id is ignored."),
     ],
     about: Annotated[str, typer.Option(help="What it is about: the step's `about`.")] = "",
     payload: Annotated[str | None, typer.Option(metavar="JSON", help="The step's output.")] = None,
@@ -254,15 +254,15 @@ async def amend(
     drops: Annotated[
         list[str] | None,
         typer.Option(
-            "--drop", metavar="STEP", help="A step whose effect stands, and that is left out."
+            "--drop", metavar="STEP", help="Leave out this step although its effect stands."
         ),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask, as where nobody is at a terminal.")
+        bool, typer.Option("--yes", help="Do not ask for confirmation, as without a terminal.")
     ] = False,
     reason: options.Reason = "",
 ) -> Reply | ExitCode:
-    """Give a run another plan: what is done stays, what waits is asked again.
+    """Give a run another plan: finished steps stay, and waiting ones ask again.
 
     Example: surehand amend refund-1 refund-v2.yaml --reason 'other way'
     """
@@ -337,7 +337,7 @@ async def resolve(
 ) -> Reply:
     r"""Settle an intervention: say whether the effect happened.
 
-    That of a run that has ended is settled in the ledger, which needs SUREHAND_DATABASE_URL.
+    If the run has ended, this needs SUREHAND_DATABASE_URL.
 
     Example: surehand resolve iv-7c1f...-1 happened --run refund-1 \
       --as ana --evidence 'bank statement' --receipt '{"refund_id": "refund-7"}'

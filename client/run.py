@@ -352,11 +352,11 @@ class Run:
         id: str | None = None,
         leave: bool = False,
     ) -> Acknowledged:
-        """Have a paused run go on: the reason for its pause is looked at again.
+        """Let a paused run go on; it checks the reason for its pause again.
 
         Args:
-            step: Only this step, of several that have failed.
-            way: Of a step that has failed: again, without it, or not at all.
+            step: The step, if several have failed.
+            way: How to go on after a failed step: repeat it, skip it, or undo the run.
             params: Again, with these params in the place of the plan's.
             token: A resume token in the place of a key.
 
@@ -390,7 +390,7 @@ class Run:
 
         Args:
             name: As the waiting step names it.
-            event_id: Of the event itself: the same one again is ignored.
+            event_id: The event's id: a second event with the same id is ignored.
             about: The step's ``about``.
             payload: The step's output.
 

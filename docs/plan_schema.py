@@ -71,10 +71,10 @@ _MODELS: Final[tuple[type[BaseModel], ...]] = (
 )
 #: Said here of fields whose names say enough in the code, but not in an editor.
 _MORE: Final[Mapping[str, str]] = {
-    "Plan.name": "What runs of this plan are named after.",
+    "Plan.name": "The plan's name, with which the names of its runs begin.",
     "Plan.goal": "What the plan is for, in a sentence.",
     "Plan.input": "What `${input.x}` refers to; `--set input.x=...` changes it.",
-    "Plan.defaults": "What holds for every step unless it says otherwise.",
+    "Plan.defaults": "Values for every step that does not set them.",
     "Plan.interrupts": "Steps that a human looks at.",
     "Plan.budget": "What a run may use; when it is used up, the run waits for more.",
     "Plan.steps": "Each waits for the one before it, unless its `after` says otherwise.",
@@ -102,7 +102,7 @@ _MORE: Final[Mapping[str, str]] = {
     "Goto.goto": "A later step.",
     "Escalate.escalate": "The role that is asked then.",
     "ApprovalPolicy.remind_every": "How often people are reminded; left out: never.",
-    "ApprovalPolicy.rules": "What holds instead for some params; the first rule that fits decides.",
+    "ApprovalPolicy.rules": "An exception for some params; the first rule that fits decides.",
     "ApprovalRule.quorum": "How many different people have to say yes.",
     "ApprovalRule.roles": "Who may decide: principals with one of these roles.",
     "ApprovalRule.four_eyes": "Nobody may decide who asked for the call, edited it, or gave its"

@@ -175,13 +175,12 @@ def try_agent(
         Path | None, typer.Option(metavar="FILE", help="Write it as an HTML page.")
     ] = None,
 ) -> Reply:
-    r"""Kill an agent that you have at each call, as it is and with Surehand, and count its effects.
+    r"""Kill your agent at each call, as it is and with Surehand, and count its effects.
 
     Needs no changes to the agent: of pydantic-ai, the OpenAI Agents SDK or LangGraph, or an async
     function that calls those of --tools.
 
-    No tool is called but those of --reads. Any other call is counted in a file, and answered with
-    "done".
+    Only tools of --reads are called. Any other call is counted in a file, and answered with "done".
 
     Exits with 3 if an effect is not right with Surehand.
 

@@ -71,8 +71,8 @@ class ExitCode(IntEnum):
         made._value_, made.meaning = code, meaning
         return made
 
-    DONE = 0, "done; `start`: the server has the run, and keeps it until a worker is there"
-    UNEXPECTED = 1, "a mistake of ours; `--debug` shows it"
+    DONE = 0, "done; `start`: the server has the run, and keeps it until a worker takes it"
+    UNEXPECTED = 1, "an error in Surehand; `--debug` shows it"
     WRONG_USE = 2, "wrong use, an invalid plan, not found, a refused decision"
     BROKEN = 3, "an audit, `stats` or a drill found a break, or a drill missed a point"
     NOT_REACHABLE = 4, "the server, a worker or the database does not answer"
@@ -82,7 +82,7 @@ class ExitCode(IntEnum):
     CANCELLED = 30, "the run was cancelled"
     OUTPUT_LOST = OUTPUT_LOST, "the output could not be written"
     # The code that timeout(1) uses; 128 and the number of SIGINT, or of SIGPIPE, as shells have it.
-    OUT_OF_TIME = 124, "`--timeout` is over, the run goes on"
+    OUT_OF_TIME = 124, "`--timeout` is over; the run goes on"
     INTERRUPTED = 130, "Ctrl-C"
     OUTPUT_CLOSED = 141, "the reader of the output has gone"
 
@@ -256,7 +256,7 @@ class TaskFails(NoWorker):
 
 
 class OutOfReach(SurehandError):
-    """What a run says is in an artifact store that cannot be reached from here.
+    """The run's answer is in an artifact store that this program cannot reach.
 
     Example:
         >>> issubclass(OutOfReach, SurehandError), int(OutOfReach.code)

@@ -60,7 +60,8 @@ class Dedupes:
     """
 
     window: timedelta
-    """How long after the first call; later only a lookup or a human can tell."""
+    """How long after the first call the provider recognises the key; later only a lookup or a human
+    can tell."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ class ToolContext:
 
     @property
     def earlier_progress(self) -> JsonValue:
-        """The last progress of the attempt before; ``None``: none, or it was not cut off.
+        """The last progress of the previous attempt, if it was cut off; otherwise ``None``.
 
         A hint, and no proof: nobody knows what it did after that.
         """

@@ -128,16 +128,16 @@ def tool(
         dedupes: The provider honours ``ctx.idempotency_key``.
         lookup: Asks the outside system whether the effect of this key happened.
         lookup_by: ``"key"``: the lookup finds our own call, by ``ctx.idempotency_key``.
-            ``"state"``: it asks how the world is ("is the flight changed?"). Then it is asked
-            before each call, too. Unless it said ``NotFound`` then, it proves nothing later, and a
-            human is asked.
+            ``"state"``: it asks how the world is ("is the flight changed?"). It is then asked
+            before each call, too. If it did not answer ``NotFound`` there, it proves nothing after
+            a crash, and a human is asked.
         settle: How long after a call's deadline its effect may still appear; without it a lookup
             that finds nothing proves nothing.
         transactional: The effect is made in the ledger's database, through ``ctx.session``; it
             commits together with its outcome.
         recovery: ``"human"``: only a human can settle an unknown outcome.
         compensate: How the effect is undone.
-        cleanup: What cancel mode ``cleanup`` runs instead (drafts, temporary resources).
+        cleanup: The undo that ``cancel --mode cleanup`` runs (drafts, temporary resources).
         irreversible: Says that nothing undoes the effect.
         approval: Who must approve a call, and for how long that counts.
         permission: What the acting user must be allowed (``principal grant --permission``), checked
@@ -158,7 +158,7 @@ def tool(
             again. If it differs, approvals that rest on it are void.
         foreign: The output is content from outside, which strangers may have written: a web page, a
             mail, an issue. It marks the run, and policies can use the mark (``run.foreign``).
-            ``"lookup"``: only a receipt that its lookup finds is.
+            ``"lookup"``: only receipts that its lookup finds are foreign.
         secret_params: Each look at a request's params on the approvers' pages is an event of the
             run (``approval.read``). Lists show what ``describe`` says, so it must contain no
             secrets.

@@ -103,8 +103,7 @@ class Settings(BaseModel):
     mcp: str = ""
     """File that says which tools of MCP servers may be called, such as ``surehand.mcp.yaml``."""
     limits: str = ""
-    """File that says what the effects of a tenant may come to, who halts and lifts, and which
-    policy is asked, such as ``limits.yaml``."""
+    """File of limits, of who may halt and lift, and of your own policy, such as ``limits.yaml``."""
     workflow_modules: Names = ()
     """Modules with workflows of your own (code-first), comma separated."""
     agent_modules: Names = ()
@@ -118,11 +117,11 @@ class Settings(BaseModel):
     task_queue: str = Field(default=DEFAULT_TASK_QUEUE, min_length=1)
     """Temporal task queue."""
     deployment_name: str = DEFAULT_DEPLOYMENT
-    """Name of the workers' deployment in Temporal, of which ``build_id`` is a version; else what
-    Temporal's worker controller says (``TEMPORAL_DEPLOYMENT_NAME``)."""
+    """Name of the workers' deployment in Temporal; if not set, the one of Temporal's worker
+    controller (``TEMPORAL_DEPLOYMENT_NAME``)."""
     build_id: str = ""
-    """Version of the worker: runs end on the one they began on; else what Temporal's worker
-    controller says (``TEMPORAL_WORKER_BUILD_ID``); empty: workers have no versions."""
+    """Version of the worker: a run ends on its first version. If not set, the one of Temporal's
+    worker controller (``TEMPORAL_WORKER_BUILD_ID``); empty: workers have no versions."""
     decisions: Literal["open", "signed"] = "open"
     """``open``: unsigned decisions and starts count, marked unverified; ``signed``: they do not."""
     passkey_origins: Names = ()
@@ -136,10 +135,10 @@ class Settings(BaseModel):
     """Of ``approvals serve``: the identity provider by which people sign in, such as
     ``https://login.example.com``, letter by letter as it names itself. Empty: by links."""
     oidc_client_id: str = ""
-    """As what that provider knows the approvers' pages."""
+    """The client id of the approvers' pages at that provider."""
     oidc_client_secret: SecretStr = SecretStr("")
-    """What they prove it with: the secret, or ``file:PATH`` of a file that nobody else can read.
-    Empty: a public client."""
+    """The client's secret, or ``file:PATH`` of a file that nobody else can read. Empty: a public
+    client."""
     oidc_principals: str = ""
     """File that says which subject of which issuer is which principal, such as
     ``oidc-principals.yaml``; read again when it has changed."""
@@ -150,15 +149,15 @@ class Settings(BaseModel):
     log_format: Literal["console", "json"] = "console"
     """``console`` for people, ``json`` for machines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is logged at least."""
+    """The least severe level that is logged."""
     metrics: str = ""
     """Address of the Prometheus endpoint, such as ``127.0.0.1:9464``; empty: none."""
     health: str = ""
     """Address at which the worker says that it lives (``/livez``) and can work (``/readyz``), such
     as ``127.0.0.1:9465``; empty: none."""
     notify: Names = ("log",)
-    """Who tells people what waits for them: ``log``, ``webhook``, ``smtp``, ``slack``, or your own
-    as ``module:name``; comma separated, empty for nobody."""
+    """Notifiers: ``log``, ``webhook``, ``smtp``, ``slack``, or your own as ``module:name``; comma
+    separated. Empty: none."""
     webhook_url: SecretStr = SecretStr("")
     """Where ``webhook`` posts to; it is not shown or logged, because it may carry a token."""
     webhook_secret: SecretStr = SecretStr("")
@@ -172,8 +171,8 @@ class Settings(BaseModel):
     slack_token: SecretStr = SecretStr("")
     """The bot's token with which ``slack`` posts: ``xoxb-...``."""
     slack_channels: Names = ()
-    """Where ``slack`` posts what is for a role, such as ``finance=C0123,*=C0456``; ``*``: all else.
-    Another tenant's have its name before them: ``acme/finance=C0789``."""
+    """The channel in which ``slack`` posts for each role, such as ``finance=C0123,*=C0456``; ``*``:
+    for all others. Put another tenant's name before its roles: ``acme/finance=C0789``."""
     slack_url: str = "https://slack.com/api"
     """Slack's Web API."""
     slack_signing_secret: SecretStr = SecretStr("")
@@ -209,8 +208,8 @@ class Settings(BaseModel):
     step. 0 keeps none, and is for tests of one worker: a call of `async` may begin on a second
     worker then."""
     cells: str = ""
-    """File that says which cells there are, and of which one each tenant is, such as
-    ``cells.yaml``; empty: there is one. What it says of a cell wins over other settings."""
+    """File that lists the cells and each tenant's cell, such as ``cells.yaml``. Empty: one cell. A
+    cell's settings in it win over others."""
     cell: str = ""
     """The cell of a worker, by its name in that file. Starters go by the tenant."""
     tenant: str = DEFAULT_TENANT
@@ -224,7 +223,7 @@ class Settings(BaseModel):
     crash_by: Literal["SIGKILL", "SIGSTOP"] = "SIGKILL"
     """For drills: the signal; after SIGSTOP the worker is frozen until it gets SIGCONT."""
     crash_once: str = ""
-    """For drills: file made at the crash; where it is there already nobody crashes."""
+    """For drills: a file that the crash makes; if it exists, no worker crashes."""
 
     @field_validator("*")
     @classmethod

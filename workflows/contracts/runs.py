@@ -187,7 +187,7 @@ class OutsideEvent(Steering):
     about: Annotated[Text, Field(max_length=200)] = ""
     """Tells events of one name apart: an order id, a ticket."""
     event_id: Annotated[Text, Field(min_length=1, max_length=100)]
-    """Of the event itself: the same one again is ignored."""
+    """The event's id: a second event with the same id is ignored."""
     payload: Json = None
 
 

@@ -107,7 +107,7 @@ class ResumeRun(Steering):
     """Has what is paused go on; the reason for the pause is looked at again."""
 
     step: Text | None = None
-    """Only this step, of several that have failed."""
+    """The step, if several have failed."""
     way: Way = Way.RETRY
     """Of steps that have failed."""
     params: JsonObject | None = None

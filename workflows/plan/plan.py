@@ -182,7 +182,7 @@ ITERATION: Final = re.compile(r"\[[0-9]+\]$")
 
 
 class Defaults(WrittenByPeople):
-    """What every step of the plan takes unless it says otherwise."""
+    """Values for every step that does not set them."""
 
     approval: Approval = None
     on_no: OnNo = "fail"
@@ -224,8 +224,8 @@ class Step(WrittenByPeople):
     interrupt: Places | None = None
     """When a human looks at it: before it starts, after it has its output."""
     time_limit: TimeLimit | None = None
-    """How long its calls may take, with retries and pauses, without waiting for people. Then
-    the step fails, once the call under way has ended."""
+    """How long its calls may take, with retries and pauses, but without waits for people. When it
+    is over, the step fails as soon as the call under way has ended."""
 
     @model_validator(mode="after")
     def _does_one_thing(self) -> Self:

@@ -70,7 +70,7 @@ OnExpiry = Literal["deny", "ask_again"] | Escalate
 
 
 class ApprovalRule(WrittenByPeople):
-    """What holds instead for some params; the first rule that fits decides.
+    """An exception for some params; the first rule that fits decides.
 
     Example:
         >>> small = ApprovalRule(when="amount <= 50", required=False)
@@ -109,7 +109,7 @@ class ApprovalPolicy(WrittenByPeople):
     """What follows if nobody decides in time; ``deny`` if no policy says anything."""
     remind_every: Duration | None = None
     may_edit: tuple[Role, ...] = ()
-    """Which of those who may decide may also edit the params; empty: all of them."""
+    """Roles that may edit the params, of those who may decide; empty: all who may decide."""
     rules: tuple[ApprovalRule, ...] = Field(default=(), max_length=50)
     standing: bool = True
     """Whether votes given in advance count; ``False``: people look at each call."""

@@ -118,7 +118,7 @@ class Facts(BaseModel):
 
 
 class Notification(Facts):
-    """One thing that people are told by one notifier.
+    """One message to people, by one notifier.
 
     Example:
         >>> notification.title
