@@ -219,7 +219,6 @@ LABELS: Final[Mapping[str, str]] = {
     "surehand_approvals_waiting": "",
     "surehand_approvals_age": "",
     "surehand_retention_age": "",
-    "surehand_retention_failing": "",
 }
 
 #: What a row of each table is.

@@ -24,7 +24,7 @@ from surehand.activities.ledger.approvals.waiting import measure_waiting
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
 from surehand.activities.ledger.effects.epochs import current_epoch
 from surehand.activities.ledger.halts import SCOPES, count_halts
-from surehand.activities.ledger.runs.deletion import LastRound, read_last_round
+from surehand.activities.ledger.runs.deletion import read_round_age
 from surehand.activities.worker.telemetry import AddressError, Metrics
 from surehand.workflows.identity import DEFAULT_TENANT, tenant_of_run, tenant_problem
 from surehand.workflows.ports import IS_RUN, TENANT
@@ -207,19 +207,19 @@ async def measure(ledger: Ledger, metrics: Metrics) -> None:
     """Measure all of it once. Raises ``LedgerUnavailable``."""
     epoch = await ledger.transact(DEFAULT_TENANT, current_epoch)
     metrics.epoch(0 if epoch is None else epoch.number)
-    halts, waiting, oldest_ms, rounds = Counter(dict.fromkeys(SCOPES, 0)), 0, 0, list[LastRound]()
+    halts, waiting, oldest_ms, ages = Counter(dict.fromkeys(SCOPES, 0)), 0, 0, list[timedelta]()
     for one in {DEFAULT_TENANT, *ledger.tenants}:
-        found, (count, age_ms), last = await ledger.transact(one, _measure_tenant)
+        found, (count, age_ms), age = await ledger.transact(one, _measure_tenant)
         halts.update(found)
         waiting, oldest_ms = waiting + count, max(oldest_ms, age_ms)
-        rounds += [] if last is None else [last]
+        ages += [] if age is None else [age]
     metrics.halts(halts)
     metrics.approvals(waiting, timedelta(milliseconds=oldest_ms))
-    metrics.retention(rounds)
+    metrics.retention(ages)
 
 
-def _measure_tenant(tx: Transaction) -> tuple[dict[str, int], tuple[int, int], LastRound | None]:
-    return count_halts(tx), measure_waiting(tx), read_last_round(tx)
+def _measure_tenant(tx: Transaction) -> tuple[dict[str, int], tuple[int, int], timedelta | None]:
+    return count_halts(tx), measure_waiting(tx), read_round_age(tx)
 
 
 async def learn(server: Client, ledger: Ledger) -> int:

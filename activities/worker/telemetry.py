@@ -29,7 +29,6 @@ from temporalio.runtime import (
     TelemetryFilter,
 )
 
-from surehand.activities.ledger.runs.deletion import LastRound
 from surehand.activities.worker.settings import SettingsError
 from surehand.process.settings import PREFIX
 from surehand.workflows.canonical_json import digest
@@ -115,9 +114,6 @@ class Metrics:
             "Time since a round of retention did all it should, of the tenant longest without one",
             "seconds",
         )
-        self._failing = meter.create_gauge(
-            "surehand_retention_failing", "Tenants whose newest round of retention failed in part"
-        )
 
     def _count(self, name: str, number: int = 1, /, **labels: str) -> None:
         self._counts[name].add(number, labels)
@@ -200,12 +196,8 @@ class Metrics:
         self._waiting.set(waiting)
         self._oldest.set(oldest // timedelta(seconds=1))
 
-    def retention(self, rounds: Sequence[LastRound]) -> None:
-        """Say how the tenants' last rounds of retention were; nothing, where there were none."""
-        if not rounds:
-            return
-        self._failing.set(sum(one.failed for one in rounds))
-        ages = [one.age for one in rounds if one.age is not None]
+    def retention(self, ages: Sequence[timedelta]) -> None:
+        """Say how old the tenants' last rounds of retention are; nothing, where there were none."""
         if ages:
             self._age.set(max(ages) // timedelta(seconds=1))
 

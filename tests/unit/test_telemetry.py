@@ -10,7 +10,6 @@ import pytest
 import yaml
 from temporalio.runtime import MetricBuffer, Runtime, TelemetryConfig
 
-from surehand.activities.ledger.runs.deletion import LastRound
 from surehand.activities.worker.settings import SettingsError
 from surehand.activities.worker.telemetry import BUCKETS, Metrics, find_receiver, shown
 
@@ -148,12 +147,11 @@ def test_what_is_measured_as_it_happens(measured: Measured) -> None:
 def test_an_epoch_and_rounds_of_retention_are_told_as_they_are(measured: Measured) -> None:
     measured.metrics.epoch(2)
     hour = timedelta(hours=1)
-    measured.metrics.retention([LastRound(hour, failed=True), LastRound(None, failed=True)])
+    measured.metrics.retention([hour, timedelta(minutes=1)])
     found = measured.seen()
 
     assert found["surehand_ledger_epoch"] == (2, {})
     assert found["surehand_retention_age"] == (3600, {})
-    assert found["surehand_retention_failing"] == (2, {})
 
 
 def test_what_waits_for_approval_is_told_by_number_and_age(measured: Measured) -> None:

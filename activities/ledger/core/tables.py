@@ -899,10 +899,8 @@ holds = _table_of_runs(
 # One row for a tenant, so that somebody notices if rounds come no more.
 retention_rounds = _table(
     "retention_rounds",
-    # When a round has last done all that was to be done, and when one has last failed in part.
-    Column("whole_ms", BigInteger),
-    Column("failed_ms", BigInteger),
-    _check("ended", "whole_ms IS NOT NULL OR failed_ms IS NOT NULL"),
+    # When a round has last done all that was to be done; if none has, when the first one ended.
+    Column("whole_ms", BigInteger, nullable=False),
 )
 
 #: The state of an intervention that waits; written out, so that the index of those alone serves.

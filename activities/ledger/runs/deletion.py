@@ -122,33 +122,17 @@ def parse_kept(text: str) -> timedelta | None:
     return kept
 
 
-@dataclass(frozen=True)
-class LastRound:
-    """What is known of a tenant's rounds."""
-
-    age: timedelta | None
-    """Since a round has done all that was to be done; ``None``: none has."""
-    failed: bool
-    """Whether the newest one has failed in part."""
-
-
 def record_round(tx: Transaction, *, failed: bool) -> None:
     """Record that a round has come to its end, and whether something of it has failed."""
-    ended = {"failed_ms" if failed else "whole_ms": tx.now_ms}
-    if not tx.insert_new(retention_rounds, ended):
-        tx.execute(update_rows(retention_rounds).values(ended))
+    whole = {"whole_ms": tx.now_ms}
+    if not tx.insert_new(retention_rounds, whole) and not failed:
+        tx.execute(update_rows(retention_rounds).values(whole))
 
 
-def read_last_round(tx: Transaction) -> LastRound | None:
-    """Return what is known of the tenant's rounds; ``None``: there was none."""
+def read_round_age(tx: Transaction) -> timedelta | None:
+    """Return how long ago a round did all that was to be done; ``None``: there was no round."""
     row = tx.one(rows_of(retention_rounds))
-    if row is None:
-        return None
-    whole_ms, failed_ms = row["whole_ms"], row["failed_ms"]
-    return LastRound(
-        age=None if whole_ms is None else timedelta(milliseconds=tx.now_ms - whole_ms),
-        failed=failed_ms is not None and (whole_ms is None or failed_ms > whole_ms),
-    )
+    return None if row is None else timedelta(milliseconds=tx.now_ms - row["whole_ms"])
 
 
 @dataclass(frozen=True)
