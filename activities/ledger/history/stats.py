@@ -488,7 +488,7 @@ def _read_approvals(tx: Transaction, scope: StatsScope) -> ApprovalFigures:
 
 def _audit_runs(ledger: Ledger, scope: StatsScope) -> Invariants:
     """Audit the runs that were open since then, one after the other."""
-    # Of deleted ones there is no chain any more: `audit RUN --file` proves their exports.
+    # Of deleted ones there is no chain any more: their receipts prove them.
     still = or_(runs.c.closed_ms.is_(None), runs.c.closed_ms >= scope.since_ms)
     there = rows_of(runs, runs.c.run_id).where(~is_deleted(), still)
     with ledger.transaction(scope.tenant) as tx:

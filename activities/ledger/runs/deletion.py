@@ -339,7 +339,7 @@ def begin_deletion(tx: Transaction, root: str, *, by: str) -> list[str] | str:
     """Let a run and its child runs go; returns them, or why the run is kept.
 
     From then on nothing of the run is claimed, and nobody takes it back. The chain stays as it is,
-    so that an export of before proves the run by the head that is left.
+    so that a receipt of before has the head that is left.
     """
     found = list_tree(tx, root)
     for run_id in found:
