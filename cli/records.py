@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from pydantic import TypeAdapter
@@ -30,7 +32,16 @@ from surehand.cli.options import (
 )
 from surehand.cli.printer import Reply, Shape, Table, compact, shown_time, table_or
 from surehand.client.outcome import call_progress
-from surehand.process.exits import ExitCode, NoSuchRun, NotFound, NoWorker, WrongUse
+from surehand.process import VERSION
+from surehand.process.exits import (
+    ExitCode,
+    NoSuchRun,
+    NotFound,
+    NoWorker,
+    SurehandError,
+    WrongUse,
+)
+from surehand.verify import SHAPES
 from surehand.workflows.canonical_json import canonical_json
 from surehand.workflows.contracts.base import Artifact, as_artifact
 from surehand.workflows.plan.plan import NAME_FORM
@@ -74,15 +85,125 @@ async def effects(caller: options.Onlooker, run: options.Run) -> Reply:
     return rows_reply(run_id, _EFFECT_COLUMNS, rows, "No effects")
 
 
-async def events(caller: options.Onlooker, run: options.Run) -> Reply:
-    """Show the events of a run, as they were chained.
+async def events(
+    caller: options.Onlooker,
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="With --format, default all runs.")
+    ] = None,
+    format_: Annotated[
+        Literal["ocsf"] | None,
+        typer.Option("--format", help="Print the events of the tenant as lines for a SIEM."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with new ones until you press Ctrl-C.")
+    ] = False,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="UID", help="Only those behind this one, by its metadata.uid."),
+    ] = None,
+) -> Reply | ExitCode:
+    """Show the events of a run, as they were chained, or of all runs, for a SIEM.
 
     Example: surehand events refund-1 --json
     """
-    run_id = caller.run_id(run)
+    run_id = None if run is None else caller.run_id(run)
+    if format_ is not None:
+        return await _print_lines(caller, run_id, after, follow=follow)
+    if follow or after is not None:
+        raise WrongUse("--follow and --after are for --format ocsf")
+    if run_id is None:
+        raise WrongUse("name a RUN, or say --format ocsf for all of them")
     async with ledger_of(read_settings()) as ledger:
         rows = await ledger.transact(caller.tenant, reads.events_of, run_id)
     return rows_reply(run_id, _EVENT_COLUMNS, rows, "No events")
+
+
+#: Events that are read at once, and seconds until it is looked for new ones.
+_AT_ONCE: Final = 500
+_PAUSE: Final = 1.0
+
+
+async def _print_lines(
+    caller: Caller, run_id: str | None, after: str | None, *, follow: bool
+) -> ExitCode:
+    """Print events in their order, each once: whoever has a line goes on behind it."""
+    try:
+        position = None if after is None else reads.Position.parse(after)
+    except ValueError as error:
+        raise WrongUse(f"--after: {error}") from error
+    cut, until = None, None
+    async with ledger_of(read_settings()) as ledger:
+        while True:
+            given = (position, cut, run_id)
+            try:
+                rows, next_ = await ledger.transact(
+                    caller.tenant, reads.list_after, *given, most=_AT_ONCE
+                )
+            except reads.ClockSetBack as error:
+                where = f"; go on with an earlier --after than {position}" if position else ""
+                raise SurehandError(f"{error}{where}", code=ExitCode.BROKEN) from error
+            for row in rows:
+                position = reads.Position(row["at_ms"], row["run_id"], row["seq"])
+                line = as_ocsf(caller.tenant, str(position), row)
+                sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+            sys.stdout.flush()
+            until = until or next_.at_ms + reads.CLOCK_SET_BACK_MS
+            if len(rows) < _AT_ONCE:
+                if not follow and cut is not None and cut.at_ms >= until and next_ is not cut:
+                    return ExitCode.DONE
+                await asyncio.sleep(_PAUSE)
+            cut = next_
+
+
+#: The version of OCSF's schema, and two of its classes: Entity Management is for what people are
+#: asked and say, API Activity for everything else.
+_OCSF: Final = "1.8.0"
+_ENTITY_MANAGEMENT, _API_ACTIVITY = 3004, 6003
+_BY_PEOPLE: Final = re.compile(r"(approval|decision|interrupt|intervention|resolution|steering)\.")
+_CREATE, _READ, _UPDATE, _DELETE = 1, 2, 3, 4
+_ACTIVITIES: Final = {
+    **dict.fromkeys(("run.opened", "approval.requested", "effect.claimed"), _CREATE),
+    **dict.fromkeys(("interrupt.opened", "intervention.opened"), _CREATE),
+    **dict.fromkeys(("approval.read", "interrupt.read"), _READ),
+    **dict.fromkeys(("effect.compensated", "run.deleted", "run.erased"), _DELETE),
+}
+_SUCCESS, _FAILURE, _INFORMATIONAL, _MEDIUM = 1, 2, 1, 3
+_FAILS: Final = re.compile(r".*\.(failed|refused|in_doubt|uncompensated|stopped|halted|set_back)")
+
+
+def as_ocsf(tenant: str, uid: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an event as one of OCSF (https://schema.ocsf.io)."""
+    type_, body = row["type"], row["body"]
+    by_people = _BY_PEOPLE.match(type_) is not None
+    class_, activity = _API_ACTIVITY, _ACTIVITIES.get(type_, _UPDATE)
+    what: dict[str, Any] = {"api": {"operation": type_}, "src_endpoint": {"name": "surehand"}}
+    if by_people:
+        class_, names = _ENTITY_MANAGEMENT, ("approval_id", "intervention_id", "steering_id")
+        name = next((body[one] for one in names if one in body), row["step_id"] or row["run_id"])
+        what = {"entity": {"name": name, "type": type_.partition(".")[0], "type_id": 99}}
+    who = next((body[one] for one in ("approver", "actor", "user") if one in body), "surehand")
+    fails = _FAILS.fullmatch(type_) is not None
+    return {
+        "class_uid": class_,
+        "category_uid": class_ // 1000,
+        "activity_id": activity,
+        "type_uid": class_ * 100 + activity,
+        "severity_id": _MEDIUM if fails or type_ == "intervention.opened" else _INFORMATIONAL,
+        "status_id": _FAILURE if fails else _SUCCESS,
+        "time": row["at_ms"],
+        "metadata": {
+            "version": _OCSF,
+            "uid": uid,
+            "correlation_uid": row["run_id"],
+            "sequence": row["seq"],
+            "event_code": type_,
+            "tenant_uid": tenant,
+            "product": {"name": "Surehand", "vendor_name": "Surehand", "version": VERSION},
+        },
+        "actor": {"user": {"name": who}},
+        **what,
+        "unmapped": {name: row[name] for name in SHAPES["events"]},
+    }
 
 
 async def interventions(

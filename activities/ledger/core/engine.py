@@ -373,6 +373,20 @@ def _locks(
     return locks, (*shared, *names)
 
 
+_OPEN: Final = text(
+    "SELECT l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid"
+    " WHERE l.locktype = 'virtualxid' AND a.datname = current_database()"
+    " AND a.usename IS NOT NULL AND a.pid <> pg_backend_pid()"
+)
+
+
+def find_open_transactions(connection: Connection) -> frozenset[str]:
+    """Return the other transactions that are open in this database; SQLite has one at a time."""
+    if connection.dialect.name == "sqlite":
+        return frozenset()
+    return frozenset(connection.execute(_OPEN).scalars())
+
+
 _LOCK = text("SELECT pg_advisory_xact_lock(:name)")
 _TRY = text("SELECT pg_try_advisory_xact_lock(:name)")
 #: What others that speak the protocol say of themselves beside PostgreSQL's own words.

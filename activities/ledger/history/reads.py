@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from sqlalchemy import func, tuple_
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.approvals.waiting import leave_sealed, without_sealed
-from surehand.activities.ledger.core.engine import unreachable
+from surehand.activities.ledger.core.engine import find_open_transactions, unreachable
 from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import (
@@ -63,6 +64,66 @@ def events_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
     query = rows_of(events, run_id=run_id).execution_options(sealed="shown")
     rows = tx.all(query.order_by(events.c.seq))
     return [_readable(row) for row in rows]
+
+
+#: How far the database's clock may be set back so that no event is missed.
+CLOCK_SET_BACK_MS: Final = 2000
+
+
+class Position(NamedTuple):
+    """Where an event is among all of a tenant: they are in this order."""
+
+    at_ms: int
+    run_id: str
+    seq: int
+
+    def __str__(self) -> str:
+        return f"{self.at_ms}:{self.run_id}#{self.seq}"
+
+    @classmethod
+    def parse(cls, said: str) -> Position:
+        """Return a position as ``str`` writes it."""
+        found = re.fullmatch(r"([0-9]{1,18}):(.{1,255})#([0-9]{1,18})", said)
+        if found is None:
+            raise ValueError(f"{said[:300]!r} is no position of an event")
+        return cls(int(found[1]), found[2], int(found[3]))
+
+
+class Cut(NamedTuple):
+    """A point in time: what was written before it can be read once these have ended."""
+
+    at_ms: int
+    open: frozenset[str]
+    """Transactions that were open then."""
+
+
+class ClockSetBack(Exception):
+    """New events may come before those that were read: positions do not tell them apart."""
+
+
+def list_after(
+    tx: Transaction, after: Position | None, cut: Cut | None, run_id: str | None, *, most: int
+) -> tuple[list[dict[str, Any]], Cut]:
+    """Return events behind a position, and the cut for the next call.
+
+    A transaction chains its events last, with the time at which it began. So of each time events
+    are read only once nobody can write any more of it. The cut is the same until all before it are
+    read.
+    """
+    now = Cut(tx.now_ms, find_open_transactions(tx.connection))
+    if now.at_ms < max(after.at_ms if after else 0, cut.at_ms if cut else 0):
+        raise ClockSetBack("the clock of the ledger's database was set back: events may be missing")
+    cut = cut or now
+    if cut.open & now.open:
+        return [], cut
+    named = {} if run_id is None else {"run_id": run_id}
+    query = rows_of(events, **named).where(events.c.at_ms < cut.at_ms - CLOCK_SET_BACK_MS)
+    if after is not None:
+        behind = tuple_(events.c.at_ms, events.c.run_id, events.c.seq) > tuple_(*after)
+        query = query.where(events.c.at_ms >= after.at_ms, behind)
+    query = query.order_by(events.c.at_ms, events.c.run_id, events.c.seq).limit(most)
+    rows = tx.all(query.execution_options(sealed="stored"))
+    return rows, cut if len(rows) == most else now
 
 
 def chain_of(
