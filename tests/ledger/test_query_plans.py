@@ -54,6 +54,11 @@ ONLY: Final = {
         "an_expired_deduping_call_is_repeated_with_its_key",
     ),
     "interventions": ("an_answer_may_bring_the_receipt_that_the_call_would_have_returned",),
+    "limits": ("ten_limits_cost_a_claim_as_many_statements_as_one",),
+    "orders": (
+        "a_call_is_made_only_once_the_effect_before_it_stands",
+        "what_a_runs_whole_tree_has_made_at_most_decides",
+    ),
     "outbox": (
         "a_gone_receiver_is_asked_again_at_the_next_start",
         "a_new_reminder_replaces_an_unsent_one",
@@ -93,6 +98,7 @@ ONLY: Final = {
         "of_a_tree_those_child_runs_are_open_that_have_not_ended",
         "pages_of_any_size_list_each_effect_once_in_the_same_order",
     ),
+    "used_outputs": ("whoever_has_used_a_replay_in_a_child_run_has_used_the_effect",),
 }
 #: What reads a whole tenant by its nature, when somebody asks for it or once a round.
 WHOLE: Final = {
