@@ -40,7 +40,7 @@ LOCK = $(UV) --no-config pip compile --universal --python-version 3.11 \
 	--generate-hashes --no-annotate --custom-compile-command "make lock" --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo drill-full bench test test-all test-full test-exhaustive test-properties test-cluster check \
+.PHONY: help venv demo drill-full bench proof test test-all test-full test-exhaustive test-properties test-cluster check \
 	format reference screenshots docs dev worker lock check-compose check-kubernetes dist sbom audit clean
 
 help: ## List the targets
@@ -82,6 +82,10 @@ bench: venv ## Measure what BENCHMARKS.md shows (about two hours; needs PostgreS
 	@"$(PY)" -m benchmarks.recovery --json .surehand/benchmarks/recovery.json
 	@"$(PY)" -m benchmarks.waiting --json .surehand/benchmarks/waiting.json
 	@"$(PY)" -m benchmarks.peers --json .surehand/benchmarks/peers.json
+
+proof: venv ## Run what proves the requirements that others wrote, and write docs/proof.md (ten minutes)
+	@"$(PY)" starter.py server --print-cli > /dev/null
+	@"$(PY)" -m tests.proof -n "$(TEST_PROCESSES)" $(PYTEST_ARGS)
 
 test: venv ## Run what needs no server, and for each guarantee a real kill; under four minutes
 	@$(TESTS) -m "not full" $(PYTEST_ARGS)

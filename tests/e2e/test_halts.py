@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from surehand.activities.ledger.halts import Halt, halt_calls, list_under_way
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.interceptors import Pause
+from tests.e2e.model_scripts import MODEL, asked, driven, finish
 from tests.e2e.plans import mail_step, plan, read, refund_step
 from tests.e2e.runs import states, step, until
 from tests.e2e.stage import Stage
@@ -80,6 +82,18 @@ async def test_a_read_is_halted_as_well(stage: Stage, order_id: str) -> None:
         await run.completed()
 
     assert states(view.result) == {"order": "halted"}
+
+
+async def test_a_turn_is_halted_as_well(stage: Stage, tmp_path: Path) -> None:
+    made = halt(stage)
+    async with stage.worker_here(**MODEL):
+        run = await stage.start(driven(tmp_path, finish("done")))
+        await run.in_state(RunState.HALTED)
+        assert not (tmp_path / "count").exists()  # where the model counts its turns
+        lift(stage, made)
+        await run.completed()
+
+    assert asked(tmp_path) == 1
 
 
 @pytest.mark.parametrize("durability", ["sync", "exit"])

@@ -247,6 +247,8 @@ async def test_a_models_turns_are_spans_with_tokens_beside_the_tools_it_calls(
     for chat in chats:
         assert chat.attributes["gen_ai.operation.name"] == "chat"
         assert chat.attributes["gen_ai.request.model"]
+        assert chat.attributes["gen_ai.provider.name"]
+        assert chat.attributes["gen_ai.conversation.id"] == run.run_id
         if framework != "langchain":  # whose model here does not say
             assert chat.attributes["gen_ai.usage.input_tokens"] >= 10
             assert chat.attributes["gen_ai.usage.output_tokens"] >= 5

@@ -428,6 +428,7 @@ async def test_a_turn_follows_a_newer_answer(stage: Stage, order_id: str, tmp_pa
 
 
 @pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("database", DATABASES)
 async def test_a_model_approves_nothing(stage: Stage, order_id: str, tmp_path: Path) -> None:
     """A sentence that says so is a sentence; the question stays open."""
     sure = {**call("payments.refund", order_id=order_id, amount="120.00", currency="EUR")}

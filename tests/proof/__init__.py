@@ -1,0 +1,1 @@
+"""Requirements and tests of others: which of our tests prove them, as rows of YAML files."""
