@@ -83,7 +83,7 @@ bench: venv ## Measure what BENCHMARKS.md shows (about two hours; needs PostgreS
 	@"$(PY)" -m benchmarks.waiting --json .surehand/benchmarks/waiting.json
 	@"$(PY)" -m benchmarks.peers --json .surehand/benchmarks/peers.json
 
-proof: venv ## Run what proves the requirements that others wrote, and write docs/proof.md (ten minutes)
+proof: venv ## Run what proves the requirements that others wrote, and write docs/proof.md (minutes)
 	@"$(PY)" starter.py server --print-cli > /dev/null
 	@"$(PY)" -m tests.proof -n "$(TEST_PROCESSES)" $(PYTEST_ARGS)
 
