@@ -9,7 +9,6 @@ import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from decimal import Decimal
 from functools import partial
 from itertools import takewhile
 from typing import Any, Final, NamedTuple, TypeVar
@@ -22,10 +21,8 @@ from starlette.responses import Response
 from surehand.activities.ledger.approvals.decisions import Lifting
 from surehand.activities.ledger.approvals.votes import label_vote, missing_votes, needs_of
 from surehand.activities.ledger.approvals.waiting import (
-    DECIMAL,
     ListPlace,
     Moment,
-    Search,
     WaitingPage,
     list_own_decisions,
     list_waiting,
@@ -54,8 +51,6 @@ from surehand.workflows.plan.policy import Escalate, Needs
 
 #: Lines of a page of the list, and of somebody's own decisions.
 ON_A_PAGE: Final = 50
-#: Characters that the list is searched for.
-LONGEST_SEARCH: Final = 200
 _LONGEST_DECISION_ID: Final = 400
 #: Looks that are remembered as recorded. An older one is recorded once more.
 _MOST_READS: Final = 10_000
@@ -90,29 +85,20 @@ class PagePart:
 
     tool: str | None
     mine: bool
-    search: Search | None
     after: ListPlace | None
 
     @classmethod
     def of(cls, request: Request) -> PagePart:
         """Return what a request asks for; WrongUse: there is no such part of the list."""
         query = request.query_params
-        says = query.get("says", "").strip()[:LONGEST_SEARCH] or None
-        found = Search(says, _amount(query.get("least", "")), _amount(query.get("most", "")))
         return cls(
             tool=query.get("tool") or None,
             mine=query.get("of", "mine") == "mine",
-            search=None if found == Search() else found,
             after=_begins_at(query.get("after"), LONGEST_APPROVAL_ID, ListPlace),
         )
 
     def query(self) -> dict[str, str]:
-        found = self.search or Search()
-        asked = {"tool": self.tool, "says": found.says, "least": found.least, "most": found.most}
-        # Not ``str``: it writes a small amount as 1E-7, which no form takes back.
-        amounts = {k: format(one, "f") for k, one in asked.items() if isinstance(one, Decimal)}
-        texts = {name: "" if one is None else str(one) for name, one in asked.items()} | amounts
-        return {**texts, "of": "mine" if self.mine else "all"}
+        return {"tool": self.tool or "", "of": "mine" if self.mine else "all"}
 
     def look(self, tx: Transaction, person: Principal) -> WaitingPage:
         return list_waiting(
@@ -121,16 +107,7 @@ class PagePart:
             after=self.after,
             tool=self.tool,
             roles=person.roles if self.mine else None,
-            search=self.search,
         )
-
-
-def _amount(text: str) -> Decimal | None:
-    if not text.strip():
-        return None
-    if not DECIMAL.fullmatch(text.strip()):
-        raise WrongUse("an amount is a number such as 12 or 12.50")
-    return Decimal(text.strip())
 
 
 def _begins_at(text: str | None, longest: int, make: Callable[[int, str], _T]) -> _T | None:

@@ -13,7 +13,6 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -27,7 +26,6 @@ from starlette.types import ASGIApp
 
 from surehand.activities.ledger.approvals.decisions import Lifting
 from surehand.activities.ledger.approvals.waiting import (
-    LOOKED_AT,
     WaitingPage,
     list_groups,
     waiting_for_others,
@@ -282,8 +280,6 @@ class ApprovalsServer:
             most=ON_A_PAGE,
             tools=sorted({*tools, *([part.tool] if part.tool else [])}),
             part=part,
-            unread=found.unread,
-            looked_at=LOOKED_AT,
             more=more,
             first=None if part.after is None else f"/?{urlencode(part.query())}",
             follow=f"/follow/list?{request.url.query}",
@@ -300,8 +296,7 @@ class ApprovalsServer:
         return JSONResponse(await self._ledger.transact(self._tenant, look))
 
     async def _follow_list(self, request: Request, me: str) -> Response:
-        # Whoever has searched is told of changes to the list: a search each second costs too much.
-        part = replace(PagePart.of(request), search=None)
+        part = PagePart.of(request)
 
         def look(tx: Transaction) -> list[Any]:
             rows = part.look(tx, principals.find_voter(tx, me)).rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
@@ -209,10 +210,10 @@ async def test_the_keyboard_alone_approves(stage: Stage, ann: Approver, order_id
         await expect(ann.page.get_by_role("heading", name="To decide")).to_be_visible()
         await ann.page.get_by_text("Filter", exact=True).focus()
         await keyboard.press("Enter")
-        await ann.page.get_by_label("Text in the call").focus()
-        await keyboard.type(f"eur for {order_id.upper()}")
-        await keyboard.press("Enter")
-        await expect(ann.page.locator(".waiting li")).to_have_count(1)
+        await ann.page.get_by_label("Tool").focus()
+        await keyboard.type("payments.refund")
+        await ann.page.get_by_role("button", name="Show").press("Enter")
+        await expect(ann.page).to_have_url(re.compile("tool=payments.refund"))
         await tab_to(lambda focused: order_id in focused)
         await keyboard.press("Enter")
         await ann.reads()

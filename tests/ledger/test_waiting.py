@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from surehand.activities.ledger.approvals.waiting import (
     Group,
     ListPlace,
     Moment,
-    Search,
     list_groups,
     list_own_decisions,
     list_waiting,
@@ -108,60 +106,6 @@ def test_a_page_says_who_has_said_yes_in_person(scene: Scene) -> None:
     with scene.tx() as tx:
         [row] = list_waiting(tx, most=5).rows
     assert row["voters"] == ["alice"]
-
-
-def test_a_search_finds_what_calls_say_in_capitals_or_not_page_by_page(scene: Scene) -> None:
-    for number, said in ((1, "Refund 120.00 EUR"), (2, "Refund 7.00 EUR"), (3, "refund 120.00")):
-        asked(scene, number, description=said)
-    first = asked(scene, 4, description="REFUND 120.00 to Ada", requirement=MANAGER)
-
-    found = [one for page in pages(scene, 1, search=Search(says="refund 120")) for one in page]
-    assert [one.split("/")[1] for one in found] == ["s1", "s3", "s4"]
-    assert pages(scene, 5, search=Search(says="120.00"), roles=frozenset()) == [found[:2]]
-    assert pages(scene, 5, search=Search(says="120.00"), tool="mail.send") == [[]]
-    assert first in found
-
-
-def test_a_search_is_bounded_and_goes_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surehand.activities.ledger.approvals.waiting.LOOKED_AT", 3)
-    ids = [asked(scene, number, description=f"call {number}") for number in range(1, 8)]
-    with scene.tx() as tx, heard(tx) as sent:
-        page = list_waiting(tx, most=5, search=Search(says="call 7"))
-    looks = [values for sql, values in sent if "approvals.description" in sql]
-    given = [one.values() if isinstance(one, dict) else one for one in looks]
-    read = [len(set(ids).intersection(map(str, one))) for one in given]
-
-    assert (page.rows, page.more and page.more.approval_id) == ([], ids[2])
-    assert read == [3, 0]  # the search, and what it shows
-    assert pages(scene, 5, search=Search(says="call 7")) == [[], [], [ids[6]]]
-
-
-def test_a_search_by_amount_finds_numbers_and_decimals(scene: Scene) -> None:
-    amounts: list[Any] = ["120.00", 7, 119.5, "1e3", True, None, "abc", {"amount": 120}]
-    for number, amount in enumerate(amounts, 1):
-        asked(scene, number, params={"amount": amount})
-    asked(scene, 9, params={"total": 120})
-
-    def found(**search: Any) -> list[str]:
-        ids = [one for page in pages(scene, 5, search=Search(**search)) for one in page]
-        return [one.split("/")[1] for one in ids]
-
-    assert found(least=Decimal(0)) == ["s1", "s2", "s3"]
-    assert found(least=Decimal("119.50"), most=Decimal(120)) == ["s1", "s3"]
-    assert found(most=Decimal("119.49")) == ["s2"]
-    assert found(least=Decimal(121)) == []
-
-
-def test_no_search_finds_a_secret_amount_and_it_counts_them(scene: Scene) -> None:
-    asked(scene, 1, secret=True, description="Refund 120.00 EUR")
-    shown = asked(scene, 2, description="Refund 120.00 EUR")
-
-    for least in (Decimal(0), Decimal(1000)):
-        with scene.tx() as tx:
-            page = list_waiting(tx, most=5, search=Search(least=least))
-        assert page.unread == 1
-        assert [row["approval_id"] for row in page.rows] == ([shown] if not least else [])
-    assert len(pages(scene, 5, search=Search(says="120.00"))[0]) == 2
 
 
 def test_a_line_tells_its_undo_and_foreign_content(scene: Scene) -> None:

@@ -2,20 +2,14 @@
 
 No query here looks at more rows than it returns: each reads a stretch of an index, from a place on.
 Who may vote for a request is in its row (``asked_of``), and there are few different ones.
-
-What a call says no index knows, nor its amount: both may be sealed. So a search reads ``LOOKED_AT``
-requests at most, and says from where on the next one goes on.
 """
 
 from __future__ import annotations
 
 import heapq
-import math
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, func, literal_column, tuple_
@@ -35,14 +29,6 @@ from surehand.activities.ledger.steps.foreign import marked_among
 from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.identity import approval_id
 
-#: Requests that one search reads, however many wait.
-LOOKED_AT: Final = 200
-#: Of them, so many at a time: their params may be large.
-_AT_A_TIME: Final = 25
-#: The param that is a call's amount.
-AMOUNT: Final = "amount"
-#: How an amount is written as a text.
-DECIMAL: Final = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
 #: As the partial indexes have it: for a parameter, a database cannot know that one of them fits.
 _WAITS: Final = approvals.c.state == literal_column("'pending'")
 _VOTES: Final = (
@@ -81,47 +67,6 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Search:
-    """What calls are searched for."""
-
-    says: str | None = None
-    """What the call in words has in it, in capitals or not."""
-    least: Decimal | None = None
-    """What the param ``AMOUNT`` is at least; a call without it is not found then."""
-    most: Decimal | None = None
-    """What it is at most."""
-
-    @property
-    def amounts(self) -> bool:
-        return self.least is not None or self.most is not None
-
-    def finds(self, row: Mapping[str, Any]) -> bool | None:
-        """Return whether a request is found; ``None``: it cannot be read here.
-
-        To find a call by params that are secret would tell of them, and nobody would be on record.
-        """
-        if self.amounts and row["secret"]:
-            return None
-        looked_at = (row[name] for name in self.columns)
-        if any(isinstance(one, SealedValue | Erased) for one in looked_at):
-            return None
-        if self.says is not None and self.says.casefold() not in row["description"].casefold():
-            return False
-        if not self.amounts:
-            return True
-        amount = _amount_of(row["params"])
-        if amount is None:
-            return False
-        enough = self.least is None or self.least <= amount
-        return enough and (self.most is None or amount <= self.most)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        says = () if self.says is None else ("description",)
-        return (*says, "params") if self.amounts else says
-
-
-@dataclass(frozen=True)
 class WaitingPage:
     """A page of the list."""
 
@@ -130,9 +75,6 @@ class WaitingPage:
     run has read content from outside; and ``plan_name``: of its run."""
     more: ListPlace | None
     """Where the next page begins; ``None``: this is the last one."""
-    unread: int = 0
-    """Requests that a search could not read: they are sealed, and the keys are not here; or it is
-    for an amount, and their params are secret."""
 
 
 def list_groups(tx: Transaction) -> list[Group]:
@@ -161,15 +103,13 @@ def list_waiting(
     most: int,
     tool: str | None = None,
     roles: Collection[str] | None = None,
-    search: Search | None = None,
     after: ListPlace | None = None,
 ) -> WaitingPage:
     """Return requests that wait, those first that expire first; none that has expired.
 
-    With ``roles``, only those for which a vote of somebody with these roles can count. A search
-    looks at the next ``LOOKED_AT``: its page may have less than ``most`` and not be the last.
+    With ``roles``, only those for which a vote of somebody with these roles can count.
     """
-    places, more, unread = _choose_places(tx, tool, roles, search, after, most)
+    places, more = _choose_places(tx, tool, roles, after, most)
     shown = [place.approval_id for place in places]
     found = rows_of(approvals, *_SHOWN).where(approvals.c.approval_id.in_(shown))
     rows = tx.all(leave_sealed(tx, found.order_by(*_ORDER)))
@@ -193,7 +133,7 @@ def list_waiting(
         }
         for row in rows
     ]
-    return WaitingPage(told, more, unread)
+    return WaitingPage(told, more)
 
 
 def waiting_for_others(tx: Transaction, roles: Collection[str], most: int) -> Counter[str]:
@@ -223,55 +163,22 @@ def _choose_places(
     tx: Transaction,
     tool: str | None,
     roles: Collection[str] | None,
-    search: Search | None,
     after: ListPlace | None,
     most: int,
-) -> tuple[list[ListPlace], ListPlace | None, int]:
-    """Return what a page shows, where the next one begins, and how much could not be read."""
-    reads, own = most if search is None else LOOKED_AT, approvals.c
-    first = _find_first(tx, after)
+) -> tuple[list[ListPlace], ListPlace | None]:
+    """Return what a page shows, and where the next one begins."""
+    own, first = approvals.c, _find_first(tx, after)
     if tool is None and roles is None:
-        found = _read_stretch(tx, first, reads + 1)
+        found = _read_stretch(tx, first, most + 1)
     else:
         chosen_groups = [
             (own.asked_of == one.asked_of, own.tool == one.tool)
             for one in list_groups(tx)
             if tool in (None, one.tool) and (roles is None or one.is_for(roles))
         ]
-        of_each = [_read_stretch(tx, first, reads + 1, *one) for one in chosen_groups]
-        found = list(heapq.merge(*of_each))[: reads + 1]
-    more = found[reads - 1] if len(found) > reads else None
-    if search is None:
-        return found[:most], more, 0
-    columns = [approvals.c[name] for name in ("approval_id", "run_id", "secret", *search.columns)]
-    chosen, unread = list[ListPlace](), 0
-    for start in range(0, min(len(found), reads), _AT_A_TIME):
-        places = found[start : min(start + _AT_A_TIME, reads)]
-        ids = [place.approval_id for place in places]
-        query = rows_of(approvals, *columns).where(approvals.c.approval_id.in_(ids))
-        rows = {row["approval_id"]: row for row in tx.all(leave_sealed(tx, query))}
-        for place in places:
-            row = rows.get(place.approval_id)
-            finds = False if row is None else search.finds(row)
-            if finds is None:
-                unread += 1
-            elif finds:
-                if len(chosen) == most:
-                    return chosen, chosen[-1], unread
-                chosen.append(place)
-    return chosen, more, unread
-
-
-def _amount_of(params: Any) -> Decimal | None:
-    """Return the amount of a call as it stands in its params; ``None``: it has none."""
-    match params.get(AMOUNT):
-        case bool():
-            return None
-        case int() | float() as number if math.isfinite(number):
-            return Decimal(str(number))
-        case str() as text if DECIMAL.fullmatch(text):
-            return Decimal(text)
-    return None
+        of_each = [_read_stretch(tx, first, most + 1, *one) for one in chosen_groups]
+        found = list(heapq.merge(*of_each))[: most + 1]
+    return found[:most], found[most - 1] if len(found) > most else None
 
 
 def _find_first(tx: Transaction, after: ListPlace | None) -> ListPlace:
