@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from types import NoneType
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 Event = Mapping[str, Any]
 Claims = dict[str, Any]
@@ -614,18 +614,8 @@ PROOFS: Final = ("open", "chat", "signed", "passkey", "device_passkey")
 _ITERATION: Final = re.compile(r"\[[0-9]+\]$")
 
 
-class Head(Protocol):
-    """The newest event of a chain, as it was recorded somewhere."""
-
-    @property
-    def seq(self) -> int: ...
-    @property
-    def hash(self) -> str: ...
-
-
-@dataclass(frozen=True)
-class SignedHead:
-    """A head as a signature has it."""
+class SignedHead(NamedTuple):
+    """The newest event of a chain, as a signature has it."""
 
     seq: int
     hash: str
@@ -643,7 +633,7 @@ class Break:
         return f"event {self.seq}: {self.reason}" if self.seq else self.reason
 
 
-def verify_chain(events: Sequence[Event], heads: Iterable[Head] = ()) -> Break | None:
+def verify_chain(events: Sequence[Event], heads: Iterable[Any] = ()) -> Break | None:
     """Return the first break of a run's chain, or ``None`` if it holds.
 
     It must pass through each head that was recorded elsewhere (the ledger's run row, Temporal's

@@ -27,14 +27,9 @@ def verify_in_time(
     decisions); whose key it is, and whether the nonce is fresh, knows the ledger. Expiry is judged
     by ``now_s``, seconds since 1970.
     """
-    claims = verify_token(token, public_jwk, claims_of)
+    claims = parse_claims(verify.read_payload(token, public_jwk, claims_of.typ), claims_of)
     verify.require_in_time(vars(claims), now_s)
     return claims
-
-
-def verify_token(token: str, public_jwk: Mapping[str, Any], claims_of: type[S]) -> S:
-    """Return the claims of a signature that this key has made, whenever that was."""
-    return parse_claims(verify.read_payload(token, public_jwk, claims_of.typ), claims_of)
 
 
 def find_mismatch(
