@@ -58,8 +58,10 @@ def canonical(value: Any, depth: int = 0) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, str):
-        if any("\ud800" <= c <= "\udfff" for c in value):
-            raise Invalid("a text has half of a character")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise Invalid("a text has half of a character") from error
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, int):
         if abs(value) >= 2**53:
@@ -1177,7 +1179,7 @@ def _judge_start(receipt: Mapping[str, Any]) -> Iterator[Break]:
 def why_unproven(receipt: Mapping[str, Any], row: Mapping[str, Any], request: Event) -> str | None:
     """Return why nothing proves a decision on record; ``None``: it is proven, or need not be."""
     wanted = max(_level(row["assurance"]), _level(request.get("assurance")))
-    if wanted == 0 and not row["verified"] and row["signature"] is None:
+    if wanted == 0 and not row["verified"] and row["signature"] is row["kid"] is None:
         return None
     try:
         if row["standing_id"] is not None:
@@ -1240,6 +1242,11 @@ def _plain_scope(scope: Mapping[str, Any]) -> dict[str, Any]:
     return {"foreign": False} | {name: one for name, one in scope.items() if one is not None}
 
 
+#: What a record raises that is not what it should be: whoever has signed it may have lied.
+_NO_FORM: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+FORMLESS: Final = "an event or a record has not the form that it should have"
+
+
 def find_problems(receipt: Mapping[str, Any], trusted: Collection[str] = ()) -> list[Break]:
     """Return what is not right with a receipt.
 
@@ -1251,8 +1258,8 @@ def find_problems(receipt: Mapping[str, Any], trusted: Collection[str] = ()) -> 
             found += check(receipt)
         except Invalid as error:
             found.append(Break(0, str(error)))
-        except (KeyError, TypeError, ValueError, AttributeError):
-            found.append(Break(0, "an event or a record has not the form that it should have"))
+        except _NO_FORM:
+            found.append(Break(0, FORMLESS))
     return found
 
 
@@ -1423,6 +1430,8 @@ def judge_file(file: Path, trusted: Collection[str]) -> tuple[int, list[str]]:
             return RIGHT, list(describe_receipt(receipt, trusted))
     except Invalid as error:
         return BROKEN, [f"{file}: BROKEN: {error}"]
+    except _NO_FORM:
+        return BROKEN, [f"{file}: BROKEN: {FORMLESS}"]
     return BROKEN, [f"{file}: BROKEN: {problem}" for problem in problems]
 
 

@@ -9,7 +9,7 @@ import hmac
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -308,9 +308,9 @@ def forged(change: Callable[[Receipt], Any], key: Ed25519PrivateKey = EVA, **cla
     return as_file(with_signature(receipt, key, **claims))
 
 
-def event(receipt: Receipt, type_: str, step: str | None = None) -> dict[str, Any]:
-    of = (e for e in receipt["events"] if e["type"] == type_ and step in (None, e["step_id"]))
-    return next(of)
+def event(receipt: Receipt, type_: str, step: str | None = None, at: int = 0) -> dict[str, Any]:
+    of = [e for e in receipt["events"] if e["type"] == type_ and step in (None, e["step_id"])]
+    return cast(dict[str, Any], of[at])
 
 
 def drop(receipt: Receipt, type_: str, step: str | None = None) -> None:
@@ -367,6 +367,14 @@ def by_button(receipt: Receipt, assurance: str) -> None:
     event(receipt, "approval.requested", "refund")["body"]["assurance"] = assurance
 
 
+def unproven(receipt: Receipt, kid_: str | None) -> None:
+    """Have ann's decision be one that nobody has signed, where that is enough."""
+    one = receipt["decisions"][0]
+    one |= {"signature": None, "nonce": None, "verified": False, "assurance": "open", "kid": kid_}
+    event(receipt, "decision.accepted", "refund")["body"]["verified"] = False
+    event(receipt, "approval.requested", "refund")["body"]["assurance"] = "open"
+
+
 def b64_json(value: Any) -> str:
     return b64(as_json(value))
 
@@ -405,6 +413,7 @@ def text(find: bytes, replace: bytes) -> bytes:
 
 NOT_CANONICAL: Final = "it is not written as receipts are (RFC 8785)"
 CHANGED: Final = "it is not what was signed: something was changed"
+UNSIGNED: Final = forged(lambda receipt: unproven(receipt, None))
 #: A right one, with a decision from a chat.
 FROM_CHAT: Final = forged(lambda receipt: by_button(receipt, "chat"))
 BROKEN: Final[dict[str, Broken]] = {
@@ -495,6 +504,21 @@ BROKEN: Final[dict[str, Broken]] = {
     "a member of no form": Broken(
         forged(lambda r: event(r, "approval.requested", "fee")["body"].pop("params_hash")),
         "has not the form that it should have",
+    ),
+    "a claim of no params": Broken(
+        forged(lambda r: event(r, "effect.claimed", "mail", -1)["body"].pop("params_hash")),
+        "has not the form that it should have",
+    ),
+    "no time that there is": Broken(
+        forged(
+            lambda r: r["events"].append(
+                {"type": "run.erased", "at_ms": 9 * 10**15, "body": {"actor": "x"}}
+            )
+        ),
+        "has not the form that it should have",
+    ),
+    "an unsigned decision with a key": Broken(
+        forged(lambda r: unproven(r, kid(ANN))), "it is not signed"
     ),
     "a member too many": Broken(
         altered(lambda r: r.update(note="fine")), "has not exactly the members"

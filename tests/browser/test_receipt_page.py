@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from playwright.async_api import Browser, Page
 
 from surehand import verify
-from tests.receipts import BROKEN, EVA, FROM_CHAT, MALLORY, RIGHT, jwk, kid
+from tests.receipts import BROKEN, EVA, FROM_CHAT, MALLORY, RIGHT, UNSIGNED, jwk, kid
 
 PAGE = Path(verify.__file__).with_suffix(".html")
 
@@ -54,7 +54,7 @@ def told(content: bytes, folder: Path, *trusted: str) -> tuple[str, list[str]]:
 async def test_a_right_receipt_is_right_in_the_browser(page: Page, tmp_path: Path) -> None:
     pem = EVA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
-    for right in (RIGHT, FROM_CHAT):
+    for right in (RIGHT, FROM_CHAT, UNSIGNED):
         assert await judged(page, right) == told(right, tmp_path)
     for key in (json.dumps(jwk(EVA)).encode(), pem):
         assert await judged(page, RIGHT, key) == told(RIGHT, tmp_path, kid(EVA))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from surehand import verify
 from surehand.workflows.canonical_json import canonical_json
-from tests.receipts import ANN, BROKEN, EVA, FROM_CHAT, MALLORY, RIGHT, forged, jwk, kid
+from tests.receipts import ANN, BROKEN, EVA, FROM_CHAT, MALLORY, RIGHT, UNSIGNED, forged, jwk, kid
 
 SOURCE = Path(verify.__file__)
 
@@ -41,6 +41,7 @@ def test_a_receipt_as_it_was_signed_is_right(tmp_path: Path) -> None:
     ):
         assert line in said.splitlines(), said
     assert "entry ef-1), params sha256:" in said and ": committed, then undone." in said
+    assert "NOT signed: the name is only claimed" in judged(UNSIGNED, tmp_path)[1]
     assert "by a button in a chat, for which key" in judged(FROM_CHAT, tmp_path, kid(EVA))[1]
     assert judged(RIGHT.removesuffix(b"\n"), tmp_path)[0] == 0
 
