@@ -71,6 +71,7 @@ from surehand.client.client import ONE_OF_MANY, Client, look_at_runs
 from surehand.client.messages import compose_message, find_approval, find_run_id
 from surehand.process import exits
 from surehand.process.program import shared_program
+from surehand.process.settings import PREFIX
 from surehand.workflows.canonical_json import NotCanonical
 from surehand.workflows.contracts.approvals import Decision, Verdict
 from surehand.workflows.contracts.base import WaitKind
@@ -145,6 +146,7 @@ class ApprovalsServer:
 
     def app(self, origin: str) -> ASGIApp:
         """Return it as an application; ``origin``: of all its pages, as browsers name it."""
+        self._origin = origin
         self._tls = origin.startswith("https:")
         # With TLS no other host, and nothing without TLS, can set a cookie of that name.
         self._cookie = f"{'__Host-' if self._tls else ''}surehand_approvals"
@@ -388,7 +390,10 @@ class ApprovalsServer:
         words += ["--tenant", self._tenant] if self._tenant != DEFAULT_TENANT else []
         command = f"{shared_program()} principal {shlex.join(words)}"
         told = {"tenant": self._tenant, "principal": me, "command": command, **own_keys(keys)}
-        return page("keys", me=me, keys=person.keys, told=told)
+        setting = None
+        if self._origin not in self._ledger.passkey_origins:
+            setting = f"{PREFIX}PASSKEY_ORIGINS={self._origin}"
+        return page("keys", me=me, keys=person.keys, told=told, setting=setting)
 
     # Runs
 

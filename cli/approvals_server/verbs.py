@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from surehand.cli.approvals_server.chat import ChatVotes
     from surehand.cli.approvals_server.oidc import OidcSignIn
 
-DEFAULT_ADDRESS: Final = "127.0.0.1:8082"
+#: By name: a passkey belongs to a name, and no browser makes one for an IP address.
+DEFAULT_ADDRESS: Final = "localhost:8082"
 
 _Server = Annotated[Caller, options.Shares(("tenant", "ui_url"))]
 State = Annotated[

@@ -3,6 +3,7 @@
 import { fromBase64url } from "./canonical.js";
 import { forgetKey, makeKey, ownKey, register } from "./keys.js";
 import { part, send, showText, words } from "./page.js";
+import { isHere } from "./signing.js";
 
 const WANTED = "wanted-page";
 const WANTED_FOR_MS = 10 * 60 * 1000;
@@ -72,12 +73,26 @@ function wantedPage() {
 
 async function keys() {
   const told = JSON.parse(part("told").textContent);
+  // The public half of a passkey that is made and not registered yet: a reload has to show it again.
+  const kept = `passkey ${JSON.stringify([told.tenant, told.principal])}`;
   let sure = false;
 
   part("make").addEventListener("click", () => trying(() => makeKey(told.tenant, told.principal)));
   part("forget").addEventListener("click", forget);
   part("make-passkey").addEventListener("click", makePasskey);
   part("make-passkey").disabled = false;
+  for (const copy of document.querySelectorAll("[data-copies]")) {
+    copy.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(part(copy.dataset.copies).textContent);
+      copy.textContent = "Copied";
+    });
+  }
+  if (told.passkeys.some(isHere)) {
+    part("no-key").textContent = "You are ready to decide: your passkey is registered.";
+    part("no-key").className = "good";
+    part("make").className = "";
+  }
+  showPasskey(JSON.parse(localStorage.getItem(kept) ?? "null"));
   await trying(() => ownKey(told.tenant, told.principal));
 
   async function trying(get) {
@@ -122,14 +137,26 @@ async function keys() {
     show(null);
   }
 
+  /** Show how a passkey is registered, unless it is; `null`: none was made here. */
+  function showPasskey(made) {
+    const ids = told.passkeys.map((one) => one.credential_id);
+    if (made === null || ids.includes(made.credential_id)) {
+      localStorage.removeItem(kept);
+      return;
+    }
+    part("passkey").textContent = JSON.stringify(made, null, 2);
+    part("passkey-command").textContent = registering(made);
+    part("new-passkey").hidden = false;
+    part("make-passkey").textContent = "Make another passkey";
+  }
+
   async function makePasskey() {
     const known = told.passkeys.map((one) => one.credential_id);
     const asked = { rpId: location.hostname, rpName: "Surehand", principal: told.principal, known };
     try {
       const made = await register(asked);
-      part("passkey").textContent = JSON.stringify(made, null, 2);
-      part("passkey-command").textContent = registering(made);
-      part("new-passkey").hidden = false;
+      localStorage.setItem(kept, JSON.stringify(made));
+      showPasskey(made);
       part("said").textContent = "Your passkey is made. It counts once it is registered.";
     } catch (error) {
       showText(part("said"), `Nothing was sent: ${words(error)}`);

@@ -179,7 +179,7 @@ function freshClaims(tenant, principal) {
 }
 
 /** Return whether a passkey is one of this site. */
-function isHere({ rp_id }) {
+export function isHere({ rp_id }) {
   return location.hostname === rp_id || location.hostname.endsWith(`.${rp_id}`);
 }
 
