@@ -197,7 +197,7 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
         {"new": "cli.tenants:new", "list": "cli.tenants:list_keys", "rotate": "cli.tenants:rotate"},
     ),
     "codec": (
-        "Encrypt and decrypt for the Web UI, and for starters without keys.",
+        "Encrypt and decrypt for the Web UI, and for programs in other languages.",
         "Encryption",
         {"serve": "cli.codec_server.verbs:serve", "token": "cli.codec_server.verbs:token"},
     ),

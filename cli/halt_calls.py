@@ -190,13 +190,16 @@ def read_lifting(settings: Settings) -> Lifting:
     return Lifting(policy, Assurance(settings.decisions))
 
 
-async def vote_and_lift(ledger: Ledger, tenant: str, decision: Decision, lifting: Lifting) -> str:
+async def vote_and_lift(
+    ledger: Ledger, tenant: str, decision: Decision, lifting: Lifting, *, must_count: bool = False
+) -> str:
     """Record a yes, and lift the halt with the last one; return in words what has come of it.
 
-    Raises ``HaltError``, and ``PrincipalError`` if only the right of the owner is lacking.
+    ``must_count``: whoever sends it proves nothing else. Raises ``HaltError``, and
+    ``PrincipalError`` if only the right of the owner is lacking.
     """
     halt_id = decision.approval_id
-    lacking = await ledger.transact(tenant, vote_for_lift, decision, lifting)
+    lacking = await ledger.transact(tenant, vote_for_lift, decision, lifting, must_count=must_count)
     if lacking is not None:
         return f"{halt_id} stands: so far {lacking}"
 

@@ -165,7 +165,7 @@ _ACTIVITIES: Final = {
     **dict.fromkeys(("run.opened", "approval.requested", "effect.claimed"), _CREATE),
     **dict.fromkeys(("interrupt.opened", "intervention.opened"), _CREATE),
     **dict.fromkeys(("approval.read", "interrupt.read"), _READ),
-    **dict.fromkeys(("effect.compensated", "run.deleted", "run.erased"), _DELETE),
+    **dict.fromkeys(("effect.compensated", "run.erased"), _DELETE),
 }
 _SUCCESS, _FAILURE, _INFORMATIONAL, _MEDIUM = 1, 2, 1, 3
 _FAILS: Final = re.compile(r".*\.(failed|refused|in_doubt|uncompensated|stopped|halted|set_back)")

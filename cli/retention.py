@@ -114,7 +114,10 @@ async def _make_retention(caller: Caller, settings: Settings, ledger: Ledger) ->
         try:
             await connection.client.get_workflow_handle(run_id).describe()
         except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
+            # A namespace that is not there knows no run, and every run would go.
+            if error.status is RPCStatusCode.NOT_FOUND and not error.message.startswith(
+                "Namespace "
+            ):
                 return False
             raise NotReachable(f"the Temporal server: {error}") from error
         return True

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import Field, JsonValue, ValidationError
 from sqlalchemy import (
@@ -48,7 +48,7 @@ from surehand.activities.ledger.quotas import require_unspent, select_limited
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.base import HaltWait
 from surehand.workflows.identity import is_child_of
-from surehand.workflows.plan.policy import AskedProof, Quorum, Role, WrittenByPeople
+from surehand.workflows.plan.policy import Quorum, Role, WrittenByPeople
 
 #: How soon a call that is halted looks again.
 LOOK: Final = timedelta(seconds=30)
@@ -69,8 +69,9 @@ class LiftPolicy(WrittenByPeople):
     """How many different people have to say yes."""
     four_eyes: bool = False
     """Whoever has halted does not count."""
-    proof: AskedProof = "open"
-    """What must prove each yes, at least; ``open``: what ``SUREHAND_DECISIONS`` asks for."""
+    proof: Literal["open", "signed", "passkey", "device_passkey"] = "open"
+    """What must prove each yes, at least; ``open``: what ``SUREHAND_DECISIONS`` asks for. No chat
+    lifts a halt."""
 
 
 class HaltPolicy(WrittenByPeople):

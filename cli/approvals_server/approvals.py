@@ -36,6 +36,7 @@ from surehand.activities.ledger.core.tables import has_expired
 from surehand.activities.ledger.halts import Halt, list_under_way
 from surehand.activities.ledger.history.run_display import OneApproval
 from surehand.activities.ledger.people.principals import Key, Principal
+from surehand.activities.ledger.runs.deletion import RunDeleted, keep_run
 from surehand.cli.approvals_server.pages import as_text, iso, page, rough_left, time_left
 from surehand.cli.approvals_server.sign_in import digest_of
 from surehand.client.messages import LONGEST_APPROVAL_ID
@@ -430,7 +431,7 @@ class SecretReads:
             if asked.secret:
                 look = ("question", run_id, asked.interrupt_id)
                 write = partial(record_question_read, run_id=run_id, asked=asked, reader=reader)
-                await self._record_once(look, cookie, write)
+                await self._record_once(look, cookie, run_id, write)
 
     async def record_artifact(self, run_id: str, step_id: str, reader: str, cookie: str) -> None:
         """Record that somebody is handed what a step has kept: large params are kept, too."""
@@ -439,16 +440,23 @@ class SecretReads:
 
     async def _record_row(self, row: Mapping[str, Any], reader: str, cookie: str) -> None:
         write = partial(record_read, row=row, reader=reader)
-        await self._record_once(("approval", row["approval_id"]), cookie, write)
+        await self._record_once(("approval", row["approval_id"]), cookie, row["run_id"], write)
 
     async def _record_once(
-        self, look: tuple[str, ...], cookie: str, write: Callable[[Transaction], None]
+        self, look: tuple[str, ...], cookie: str, run_id: str, write: Callable[[Transaction], None]
     ) -> None:
+        def write_if_kept(tx: Transaction) -> None:
+            keep_run(tx, run_id)
+            write(tx)
+
         known = (digest_of(cookie), *look)
         async with self._recording:
             if known in self._known:
                 return
-            await self._ledger.transact(self._tenant, write)
+            try:
+                await self._ledger.transact(self._tenant, write_if_kept)
+            except RunDeleted as error:
+                raise WrongUse(str(error)) from error
             self._known[known] = None
             if len(self._known) > _MOST_READS:
                 self._known.popitem(last=False)

@@ -331,7 +331,7 @@ async def test_nobody_lifts_a_halt_in_another_s_name_or_without_being_asked(site
         (yes(made, approver="bob"), 400, "decide in no other name"),
         (yes(made), 409, "decisions have to be signed here"),
         (yes(made, params_hash=bare.params_hash), 409, "another halt than the one that was shown"),
-        (yes(bare), 409, "nobody is named who lifts it"),
+        (yes(bare), 409, "no vote is lacking"),
         (yes(made, approval_id="halt-1"), 409, "there is no halt"),
         ([], 400, "approver"),
     ):

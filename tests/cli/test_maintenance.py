@@ -164,6 +164,9 @@ def test_a_deleted_run_is_proven_by_its_receipt_and_protects_its_effects(
     ] == [f"Temporal has the history of {run.name} until its own retention is over"]
     report = RetentionReport.model_validate(look.document())
     assert run.name in report.round.deleted and not report.applied
+    # A namespace that is not there knows no run, and all would go.
+    elsewhere = verbs("retention", "--apply", TEMPORAL_NAMESPACE="surehnad", **NOW)
+    assert elsewhere.code == 4 and "Namespace surehnad is not found" in elsewhere.line()
     assert verbs("effects", run.name).code == 0
 
     done = verbs("retention", "--apply", "--json", **NOW)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.approvals.decisions import (
@@ -29,8 +30,14 @@ from surehand.activities.ledger.halts import (
     list_halts,
 )
 from surehand.activities.ledger.people import principals
-from surehand.client.messages import claims_for, sign
-from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome
+from surehand.client.messages import claims_for, fresh_claims, sign
+from surehand.workflows.contracts.approvals import (
+    CHAT,
+    Assurance,
+    ChatClaims,
+    Decision,
+    DecisionOutcome,
+)
 from tests.ledger.databases import Database
 from tests.ledger.people import ADMINISTRATOR, administration, key_of, passkey_of, person, revoked
 from tests.ledger.scene import Scene
@@ -102,6 +109,30 @@ def test_a_halt_is_lifted_once_enough_people_have_said_yes(
     assert scene.claimed(scene.call())
     with pytest.raises(HaltError, match="was lifted already"):
         vote(scene, lift_decision(ann, made))
+
+
+@pytest.mark.parametrize("proof", ["open", "signed"])
+def test_no_button_in_a_chat_lifts_a_halt(scene: Scene, ann: str, proof: Any) -> None:
+    made = halt(scene, LiftPolicy(roles=("operator",), proof=proof))
+    said = {**fresh_claims(ann, scene.tenant, int(time.time())), "run_id": made.halt_id}
+    said |= {"approval_id": made.halt_id, "params_hash": made.params_hash, "account": "slack:T:U"}
+    press = ChatClaims(**said, outcome=DecisionOutcome.APPROVE)
+    signature = sign(key_of(scene, person(scene, CHAT)), press)
+
+    with pytest.raises(HaltError, match="no button in a chat lifts a halt"):
+        vote(scene, lift_decision(ann, made, signature=signature))
+    with pytest.raises(ValidationError, match="proof"):
+        LiftPolicy(roles=("operator",), proof="chat")  # type: ignore[arg-type]
+    refused(scene, made, "so far 0 of 1")
+
+
+def test_who_has_to_count_lifts_nothing_if_no_vote_is_lacking(scene: Scene, ann: str) -> None:
+    made = halt(scene, LiftPolicy(roles=("operator",)))
+    assert vote(scene, lift_decision(ann, made)) is None
+    person(scene, "eve")
+
+    with scene.tx() as tx, pytest.raises(HaltError, match="whoever owns the ledger does"):
+        vote_for_lift(tx, lift_decision("eve", made), OPEN, must_count=True)
 
 
 def test_nobody_counts_twice_or_without_a_role(scene: Scene, ann: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from surehand.activities.ledger.approvals import requests
-from surehand.activities.ledger.core.statements import insert_row
-from surehand.activities.ledger.core.tables import decisions
+from surehand.activities.ledger.core.statements import insert_row, update_rows
+from surehand.activities.ledger.core.tables import decisions, effects
 from surehand.activities.ledger.effects.run_tree import find_highest
 from surehand.activities.ledger.limits import LimitUse
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, ClaimResult, OverLimit
@@ -296,3 +296,6 @@ def test_what_a_runs_whole_tree_has_made_at_most_decides(
     assert highest() == "irreversible"
     why = "limit chain: the run has made an effect that is more than undoable"
     assert claim("b", "undoable") == OverLimit(why, "chain", None)
+    with scene.tx() as tx:  # a clock that is set back hides nothing
+        tx.execute(update_rows(effects).values(claimed_ms=effects.c.claimed_ms + 3_600_000))
+    assert claim("c", "undoable") == OverLimit(why, "chain", None)

@@ -45,6 +45,7 @@ from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.people.starts import StartRefused
 from surehand.activities.ledger.runs import deletion, steering
 from surehand.activities.ledger.runs.deletion import CannotKeep, RunDeleted
+from surehand.activities.ledger.runs.keys import NotErasable, erase_run
 from surehand.activities.ledger.runs.lifecycle import RunIdTaken
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.entries import Barred, Claimed, Committed, Mismatch
@@ -397,6 +398,13 @@ async def test_what_is_going_is_not_taken_back_and_bars_its_run(office: Office) 
         office.hold()
     with pytest.raises(RunDeleted, match="is being deleted since"), office.scene.tx() as tx:
         effects_of(tx, RUN)
+    # Its chain and its rows do not grow any more, whoever has looked at it before.
+    with pytest.raises(RunDeleted), office.scene.tx() as tx:
+        deletion.keep_run(tx, RUN)
+    with pytest.raises(RunDeleted):
+        save(office.scene, "late")
+    with pytest.raises(NotErasable, match="is being deleted since"), office.tx() as tx:
+        erase_run(tx, RUN, by="rita", because="")
     assert {row["run_id"] for row in office.scene.rows(bars)} == {RUN, CHILD}
     # Also if no run is deleted any more: its files may be gone.
     assert (await office.round(None)).deleted == [RUN]

@@ -433,15 +433,20 @@ class Lifting:
         return vote_rows.votes_now(tx, halt.halt_id, recorded, assurance, in_advance=None)
 
 
-def vote_for_lift(tx: Transaction, decision: Decision, lifting: Lifting) -> str | None:
+def vote_for_lift(
+    tx: Transaction, decision: Decision, lifting: Lifting, *, must_count: bool = False
+) -> str | None:
     """Record a yes to lifting a halt, unless there are enough; return what is lacking still.
 
-    It is a decision whose run and approval are the halt. Raises ``HaltError`` if it does not count.
+    It is a decision whose run and approval are the halt. Raises ``HaltError`` if it does not count;
+    with ``must_count`` also if none is lacking.
     """
     halt = _lock_halt(tx, decision.approval_id)
     asked, assurance = lifting.read_needs(halt)
     votes, by = lifting.count_votes(tx, halt), {halt.halted_by}
     lacking = vote_rows.missing_votes(asked, votes, by)
+    if lacking is None and must_count:
+        raise HaltError(f"no vote is lacking to lift {halt.halt_id}: whoever owns the ledger does")
     if lacking is None:
         return None
     found = prove_decision(tx, halt.halt_id, decision)
@@ -452,6 +457,8 @@ def vote_for_lift(tx: Transaction, decision: Decision, lifting: Lifting) -> str 
         refused = f"{decision.outcome.value} is no yes"
     elif decision.params_hash != halt.params_hash:
         refused = "it is another halt than the one that was shown"
+    elif isinstance(found, Proof) and found.assurance is Assurance.CHAT:
+        refused = "no button in a chat lifts a halt"
     elif isinstance(found, Proof) and not found.assurance.satisfies(assurance):
         refused = f"decisions {assurance.as_text()} here"
     elif refused is None and not vote_rows.vote_helps(asked, votes, vote, by):

@@ -248,7 +248,7 @@ class OwnDecisions:
 
     rows: Sequence[Mapping[str, Any]]
     """Of ``decisions``, each with ``tool`` and ``description`` of what it was on. What cannot be
-    read here is ``None``, and so is all that a hidden run says (``hidden``)."""
+    read here is ``None``."""
     more: Moment | None
     """Where the next page begins; ``None``: this is the last one."""
 

@@ -641,7 +641,7 @@ def _authorise_call(
     )
 
     def is_higher(kind: str) -> bool:
-        made = run_tree.find_highest(tx, request.run_id, entry_id, tx.now_ms)
+        made = run_tree.find_highest(tx, request.run_id, entry_id)
         return run_tree.HIGHEST.index(made) > run_tree.HIGHEST.index(kind)
 
     of_entry, of_others = (request.uses, entry_id), (is_by_other, is_higher)

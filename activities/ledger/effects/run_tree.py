@@ -153,6 +153,7 @@ _LAST_FIRST: Final = _BY_COMMIT.where(effects.c.state.in_(REMAINING))
 _OR_UNDONE: Final = _BY_COMMIT.where(effects.c.state.in_((*REMAINING, "compensated")))
 _HOW_MANY_REMAIN: Final = _tree_effects(func.count()).where(effects.c.state.in_(REMAINING))
 _UNDER_WAY: Final = and_(effects.c.state == "compensating", effects.c.left_because.is_(None))
+_LATEST_MS: Final = 2**62
 #: What a run has done at most, from what harms least.
 HIGHEST: Final = ("read", "undoable", "irreversible")
 _KINDS_MADE: Final = (
@@ -216,10 +217,11 @@ def list_remaining(
     return Page(page, Cursor(last["commit_no"], last["claimed_ms"], last["entry_id"]))
 
 
-def find_highest(tx: Transaction, run_id: str, entry_id: str, until_ms: int) -> str:
+def find_highest(tx: Transaction, run_id: str, entry_id: str, until_ms: int = _LATEST_MS) -> str:
     """Return the highest kind of what a run's whole tree has made until then, but for one entry.
 
-    What is under way or in doubt is made; what did not happen, or was undone, is not.
+    What is under way or in doubt is made; what did not happen, or was undone, is not. A claim looks
+    at all there is: a clock that was set back would hide what was made before.
     """
     values = tree_values(root_run_id(run_id)) | {"but_entry": entry_id, "until_ms": until_ms}
     made = {row["undoable"] for row in tx.all(_KINDS_MADE, **values)}

@@ -193,7 +193,7 @@ def open_interventions(tx: Transaction) -> int:
 
 
 def knows_run(tx: Transaction, run_id: str) -> bool:
-    """Return whether the run is recorded, hidden or not; without its tables a ledger knows none."""
+    """Return whether the run is recorded; without its tables a ledger knows none."""
     try:
         return tx.one(rows_of(runs, "run_id", run_id=run_id)) is not None
     except DBAPIError as error:
@@ -203,7 +203,7 @@ def knows_run(tx: Transaction, run_id: str) -> bool:
 
 
 def require_run(tx: Transaction, run_id: str) -> None:
-    """See that the tenant has a run, and that it is not hidden."""
+    """See that the tenant has a run, and that nobody deletes it."""
     row = tx.one(rows_of(runs, "run_id", run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)

@@ -15,6 +15,7 @@ from pydantic import Field
 from surehand.activities.ledger.core.statements import insert_row, rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import checkpoints, runs
+from surehand.activities.ledger.runs.deletion import keep_run
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 
@@ -44,6 +45,7 @@ def save_checkpoint(
     tx: Transaction, run_id: str, name: str, kept: Kept, *, seq: int, size: int, saved_by: str
 ) -> SavedCheckpoint:
     """Keep a run's checkpoint; raises ``CheckpointError`` if the name is taken."""
+    keep_run(tx, run_id)
     # One after another, or two of them could both be the last one that there is room for.
     run = rows_of(runs, runs.c.run_id, run_id=run_id)
     if tx.one(run.with_for_update(key_share=True)) is None:

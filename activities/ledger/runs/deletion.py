@@ -171,6 +171,12 @@ def require_kept(tx: Transaction, run_id: str) -> None:
         raise RunDeleted(run_id, found.told())
 
 
+def keep_run(tx: Transaction, run_id: str) -> None:
+    """See that nobody deletes a run meanwhile, or has: nothing is added to what is gone."""
+    tx.share_run(run_id)
+    require_kept(tx, run_id)
+
+
 def is_deleted() -> ColumnElement[bool]:
     """Return the condition that a row of ``runs`` is what is left of a deleted run."""
     row = rows_of(deletions, run_id=runs.c.run_id)

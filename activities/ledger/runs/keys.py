@@ -155,6 +155,9 @@ def erase_run(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure
         raise NotErasable(f"run {run_id} is a part of run {root}, and has its key: erase {root}")
     # Nothing of it is claimed or opened anew meanwhile.
     tx.lock_run(run_id)
+    going = deletion.read_deletion(tx, run_id)
+    if going is not None:
+        raise NotErasable(going.told())
     found = tuple(deletion.list_tree(tx, run_id))
     deletion.lock_effects(tx, found)
     questions = rows_of(interventions, interventions.c.intervention_id, state=OPEN)
