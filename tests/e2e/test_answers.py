@@ -94,19 +94,24 @@ async def test_a_rate_limited_run_can_be_cancelled(stage: Stage, order_id: str) 
     assert stage.shop.counts(order_id)["refunds"] == 0
 
 
-@pytest.mark.parametrize("left", [False, True])
-async def test_temporal_shows_a_rejected_run_as_completed_unless_something_is_left(
-    stage: Stage, order_id: str, left: bool
+@pytest.mark.parametrize("how", ["rejected", "something left", "expired"])
+async def test_temporal_shows_a_run_as_completed_only_if_people_rejected_it_and_nothing_is_left(
+    stage: Stage, order_id: str, how: str
 ) -> None:
-    before = [mail_step(order_id, "hello")] if left else []  # nothing takes a mail back
+    before = [mail_step(order_id, "hello")] if how == "something left" else []
+    pay = refund_step(order_id)
+    if how == "expired":
+        pay["approval"] = {"expires_in": "1ms"}
     async with stage.worker_here():
-        run = await stage.start(plan(*before, refund_step(order_id)))
-        await run.decide(decision_on(await run.asks("refund"), outcome="reject", reason="too much"))
+        run = await stage.start(plan(*before, pay))
+        if how != "expired":
+            asked = await run.asks("refund")
+            await run.decide(decision_on(asked, outcome="reject", reason="too much"))
         result = await run.result()
         shown = await run.handle.describe()
-    assert result.state is RunState.FAILED and "too much" in (result.error or "")
-    assert bool(result.uncompensated) is left
+    assert result.state is RunState.FAILED
+    assert bool(result.uncompensated) is (how == "something left")
     assert shown.status is (
-        WorkflowExecutionStatus.FAILED if left else WorkflowExecutionStatus.COMPLETED
+        WorkflowExecutionStatus.COMPLETED if how == "rejected" else WorkflowExecutionStatus.FAILED
     )
     assert stage.shop.counts(order_id)["refunds"] == 0

@@ -81,7 +81,7 @@ OF_ONE_EXECUTION: Final = {
     "Continuing._not_before",
     "Continuing._opened_at",
     "BaseRun._cancelled_by_temporal",
-    "BaseRun._rejected",
+    "BaseRun._declined",
     "RunCore._local_calls",
     "RunCore._making_room",
     "RunCore._shown",

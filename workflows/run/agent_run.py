@@ -57,7 +57,7 @@ class BaseRun:
         data = self._data = RunData.new(known, info.run_id, workflow.now())
         self._request = request
         self._cancelled_by_temporal = False
-        self._rejected = False
+        self._declined = False
         core = self._core = RunCore(data)
         approvals = Approvals(core)
         compensation = self._compensation = Compensation(core)
@@ -114,9 +114,9 @@ class BaseRun:
         self._data.closing = True
         result = await self._finish_despite_cancel(self._completion.close_run(failure))
         inbox.cancel()
-        # People who say no make the run end as they want: Temporal shows it as completed, unless
+        # If people say no, the run ends as they want: Temporal shows it as completed, unless
         # something is left to look after.
-        as_decided = self._rejected and not result.uncompensated
+        as_decided = self._declined and not result.uncompensated
         if result.state is RunState.FAILED and not as_decided:
             raise ApplicationError(
                 (result.error or "failed")[:LONGEST_ERROR],
@@ -176,7 +176,7 @@ class BaseRun:
                 self._note_cancellation()
 
     def _note_failure(self, failed: StepFailed) -> None:
-        self._rejected = failed.rejected
+        self._declined = failed.declined
 
     def _note_cancellation(self) -> None:
         self._cancelled_by_temporal = True

@@ -197,7 +197,8 @@ class Approvals(RunPart):
         if decision is None or state is not approvals.ApprovalState.REJECTED:
             return StepFailed(f"approval {approval_id} is {state}", rejected=True)
         reason = f": {decision.reason}" if decision.reason else ""
-        return StepFailed(f"rejected by {gate.decided_by(approval_id)}{reason}", rejected=True)
+        said = f"rejected by {gate.decided_by(approval_id)}{reason}"
+        return StepFailed(said, rejected=True, declined=True)
 
 
 #: Events that wait for a step; more are refused.
@@ -278,7 +279,8 @@ class Questions(RunPart):
         if answer == "reject" or (isinstance(answer, dict) and "reject" in answer):
             why = answer["reject"] if isinstance(answer, dict) else ""
             reason = f"rejected by a human: {why}" if why else "rejected by a human"
-            raise StepFailed(reason, rejected=True, called=kind is steering.InterruptKind.AFTER)
+            called = kind is steering.InterruptKind.AFTER
+            raise StepFailed(reason, rejected=True, declined=True, called=called)
         if isinstance(answer, dict) and "replace" in answer:
             self._core.add_line("a human has replaced the output", step_id)
             return answer["replace"]

@@ -293,6 +293,8 @@ class StepFailed(Exception):
     _: KW_ONLY
     rejected: bool = False
     """A human said no, or nobody answered in time: the run ends, whatever ``on_failure`` says."""
+    declined: bool = False
+    """A human said no: the run ends as they want."""
     unsettled: bool = False
     """A write that may have happened; nothing may go on over it, either."""
     called: bool = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from temporalio import workflow
@@ -213,7 +213,8 @@ class Scheduler(RunPart):
             task.result()
         if failed:
             self._core.set_step(step.id, StepState.FAILED, error=failed[0].reason)
-            raise failed[0]
+            declined = all(one.declined for one in failed)
+            raise replace(failed[0], declined=declined)
         outputs = step_rules.output_of_list(each, data.facts)
         self._data.facts[step.id] = outputs
         self._core.set_step(step.id, StepState.SUCCEEDED, output=outputs)
