@@ -15,9 +15,9 @@ from docs.reference import WIRE, wire_schema
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import decisions, runs, steerings
-from surehand.activities.ledger.people.signatures import LONGEST_TOKEN
 from surehand.process.children import clean_environment
 from surehand.process.settings import DEFAULT_TASK_QUEUE
+from surehand.verify import LONGEST_TOKEN
 from surehand.workflows.contracts import approvals
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.names import MODEL_RUN, WORKFLOW
