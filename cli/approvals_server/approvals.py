@@ -127,7 +127,7 @@ _FLOOD: Final = 5
 _SOON_MS: Final = 24 * 60 * 60 * 1000
 
 
-def listed(row: Mapping[str, Any], me: Principal, now_ms: int) -> dict[str, Any]:
+def listed(row: Mapping[str, Any], me: Principal, now_ms: int, *, halted: bool) -> dict[str, Any]:
     sealed = isinstance(row["description"], SealedValue | Erased)
     mine = fold_name(me.name)
     voted = mine in map(fold_name, row["voters"])
@@ -148,7 +148,8 @@ def listed(row: Mapping[str, Any], me: Principal, now_ms: int) -> dict[str, Any]
         "progress": _progress_text(needs_of(row), len(row["voters"])),
         "tags": [(kind, text) for told, kind, text in tags if told],
         "soon": row["expires_ms"] - now_ms < _SOON_MS,
-        "left": rough_left(row["expires_ms"], now_ms),
+        # While calls are halted its time stands still.
+        "left": "halted" if halted else rough_left(row["expires_ms"], now_ms),
         "expires_at": iso(row["expires_ms"]),
     }
 
@@ -205,6 +206,7 @@ class Viewed(NamedTuple):
         votes += one.standing
         return {
             "state": self._state_text(),
+            "kind": "good" if one.row["state"] == "approved" else "",
             "waits": self.waits(),
             "votes": votes,
             "progress": _progress_text(one.needs, len(votes)),
@@ -238,9 +240,11 @@ class Viewed(NamedTuple):
             "replaces": one.replaces["approval_id"] if one.replaces else None,
             "entries": [{**entry, "at": iso(entry["claimed_ms"])} for entry in one.entries],
             "said": [
-                {**said, "at": iso(said["at_ms"]), "words": _decision_words(said)}
+                {**said, "at": iso(said["at_ms"]), "words": _OUTCOMES[said["outcome"]].lower()}
                 for said in one.decisions
+                if said["verdict"] == "accepted"
             ],
+            "not_counted": [*filter(None, dict.fromkeys(map(_refusal_text, one.decisions)))],
         }
 
     def asked(self) -> dict[str, Any]:
@@ -319,7 +323,7 @@ class Viewed(NamedTuple):
             return "Then you are asked again."
         if isinstance(on_expiry, Escalate):
             return f"Then {on_expiry.escalate} decides."
-        return "Then the run ends as if you had rejected it."
+        return "If nobody decides by then, it counts as rejected."
 
     def _hint_text(self) -> str | None:
         """Return why the vote of whoever looks will not count, as far as that is known here."""
@@ -347,10 +351,13 @@ def _signed_mark(verified: bool) -> str:
     return "" if verified else " (not signed)"
 
 
-def _decision_words(said: Mapping[str, Any]) -> str:
-    outcome = _OUTCOMES.get(said["outcome"], said["outcome"]).lower()
-    refused = f", which does not count: {said['message'] or said['verdict']}"
-    return outcome if said["verdict"] == "accepted" else f"{outcome}{refused}"
+def _refusal_text(said: Mapping[str, Any]) -> str:
+    """Return why a decision did not count; empty: it did."""
+    if said["verdict"] == "accepted":
+        return ""
+    if said["verdict"] == "wrong_hash":
+        return f"A vote by {said['approver']} for another version of this call did not count."
+    return f"A decision by {said['approver']} did not count: {said['message'] or said['verdict']}."
 
 
 def own_keys(keys: Iterable[Key]) -> dict[str, Any]:

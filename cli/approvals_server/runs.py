@@ -27,7 +27,7 @@ from surehand.client.client import others_of
 from surehand.client.messages import find_run_id
 from surehand.process.exits import NoSuchRun, WrongUse
 from surehand.process.program import shared_program
-from surehand.workflows.contracts.base import Artifact, StepState, Waiting, WaitKind
+from surehand.workflows.contracts.base import Artifact, StepState, TimelineLine, Waiting, WaitKind
 from surehand.workflows.contracts.runs import RunView, StepView
 from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.plan.plan import Goto, Plan, Step
@@ -165,7 +165,20 @@ def _describe_question(one: Interrupt) -> dict[str, Any]:
 
 
 def story(view: RunView) -> list[dict[str, Any]]:
-    return [{"at": utc(line.at), "step": line.step_id, "text": line.text} for line in view.timeline]
+    """Return what has happened as people are told it; refused decisions stand at their request."""
+    told = (line for line in view.timeline if not line.text.startswith("decision refused ("))
+    return [{"at": utc(line.at), **_tell_line(line, view.result.run_id)} for line in told]
+
+
+def _tell_line(line: TimelineLine, run_id: str) -> dict[str, Any]:
+    """Return a line as its step and a text; what people have said names no ids."""
+    decided = re.fullmatch(rf"{re.escape(run_id)}/([^/ ]+)/\d+: (.*)", line.text, re.DOTALL)
+    if line.step_id is None and decided:
+        return {"step": decided[1], "text": decided[2]}
+    answered = re.fullmatch(r"answer by (.+): answered (\S+)\.\d+", line.text)
+    if line.step_id is None and answered:
+        return {"step": answered[2], "text": f"answered by {answered[1]}"}
+    return {"step": line.step_id, "text": line.text}
 
 
 def doubted(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
@@ -191,8 +204,9 @@ def doubted(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
 
 def _evidence_lines(known: Doubt) -> Iterator[tuple[str, str]]:
     yield "Tool", known.tool
-    first = "" if known.called_ms is None else f", first at {iso(known.called_ms)}"
-    yield "Calls", f"{known.calls}{first}"
+    yield "Calls", f"{known.calls}"
+    if known.called_ms is not None:
+        yield "First call", iso(known.called_ms)
     if known.error:
         yield "Last error", known.error
     if known.key is not None:
@@ -204,8 +218,7 @@ def _evidence_lines(known: Doubt) -> Iterator[tuple[str, str]]:
 
 
 def _describe_event(one: EntryEvent) -> str:
-    rule = f" ({one.rule})" if one.rule else ""
-    return f"{_EVENTS[one.type]}{rule}" + (f": {one.evidence}" if one.evidence else "")
+    return _EVENTS[one.type] + (f": {one.evidence}" if one.evidence else "")
 
 
 def list_steps(plan: Plan, steps: Sequence[StepView]) -> list[dict[str, Any]]:

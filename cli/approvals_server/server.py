@@ -26,12 +26,12 @@ from starlette.types import ASGIApp
 
 from surehand.activities.ledger.approvals.decisions import Lifting
 from surehand.activities.ledger.approvals.waiting import (
-    WaitingPage,
+    ListPlace,
     list_groups,
     waiting_for_others,
 )
 from surehand.activities.ledger.core.store import Ledger, Transaction
-from surehand.activities.ledger.halts import HaltError, list_halts
+from surehand.activities.ledger.halts import HaltError, find_halt, list_halts
 from surehand.activities.ledger.history.run_display import (
     Doubt,
     OneApproval,
@@ -260,24 +260,32 @@ class ApprovalsServer:
     async def _list_page(self, request: Request, me: str) -> Response:
         part = PagePart.of(request)
 
-        def look(tx: Transaction) -> tuple[WaitingPage, Principal, list[str], Counter[str], int]:
+        def look(
+            tx: Transaction,
+        ) -> tuple[list[dict[str, Any]], ListPlace | None, list[str], Counter[str]]:
             person = principals.find_voter(tx, me)
             tools = [group.tool for group in list_groups(tx)]
             elsewhere = (
                 waiting_for_others(tx, person.roles, ON_A_PAGE) if part.mine else Counter[str]()
             )
-            return part.look(tx, person), person, tools, elsewhere, tx.now_ms
+            found, now_ms = part.look(tx, person), tx.now_ms
+            any_halt = bool(list_halts(tx, standing=True))
+            rows = [
+                (row, any_halt and find_halt(tx, row["tool"], row["run_id"]) is not None)
+                for row in found.rows
+            ]
+            lines = [listed(row, person, now_ms, halted=halted) for row, halted in rows]
+            return lines, found.more, tools, elsewhere
 
-        looked = await self._ledger.transact(self._tenant, look)
-        found, person, tools, elsewhere, now_ms = looked
+        lines, further, tools, elsewhere = await self._ledger.transact(self._tenant, look)
         more = None
-        if found.more is not None:
-            where = f"{found.more.expires_ms}:{found.more.approval_id}"
+        if further is not None:
+            where = f"{further.expires_ms}:{further.approval_id}"
             more = f"/?{urlencode({**part.query(), 'after': where})}"
         return page(
             "list",
             me=me,
-            sections=group_lines([listed(row, person, now_ms) for row in found.rows]),
+            sections=group_lines(lines),
             elsewhere=elsewhere,
             most=ON_A_PAGE,
             tools=sorted({*tools, *([part.tool] if part.tool else [])}),
@@ -427,7 +435,8 @@ class ApprovalsServer:
 
     async def _run_page(self, request: Request, me: str) -> Response:
         run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
-        return page("run", me=me, run_id=run_id, web_ui=await self._web_ui(run_id))
+        approval, web_ui = request.query_params.get("approval"), await self._web_ui(run_id)
+        return page("run", me=me, run_id=run_id, approval=approval, web_ui=web_ui)
 
     async def _run_document(self, request: Request, me: str) -> Response:
         run_id = find_run_id(self._tenant, request.query_params.get("id", ""))

@@ -168,7 +168,7 @@ async def test_an_edit_by_the_form_asks_anew_for_the_new_params_and_nothing_else
         amount = ann.page.get_by_label("amount")
         await amount.fill("50.00")
         await expect(ann.page.locator("#edited")).to_contain_text("50.00")
-        await ann.page.get_by_label("Reason", exact=True).fill("one article came back")
+        await ann.page.locator("#reason").fill("one article came back")
         await ann.page.get_by_role("button", name="Send this change").click()
         await expect(ann.page.locator("#said")).to_contain_text("counts: edited by ann")
         await ann.page.get_by_role("link", name="Open the new request").click()

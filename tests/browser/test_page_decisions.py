@@ -252,14 +252,17 @@ async def test_nobody_approves_the_old_params_while_the_form_shows_others(
     await on.reads()
     await expect(approve).to_be_enabled()
     await edit.click()
-    await on.page.get_by_label("amount", exact=True).fill("5")
+    await on.page.get_by_label("Amount", exact=True).fill("5")
     await expect(approve).to_be_disabled()
     # Not even by what the button is told by hand: what is sent next is only the edit.
     await approve.evaluate("button => { button.disabled = false; button.click(); }")
     await on.page.locator("#send-edit").click()
     await expect(on.page.locator("#said")).to_be_focused()
     assert [(one["outcome"], one["params"]) for one in on.sent] == [("edit", {"amount": "5"})]
-    await edit.click()
+    await on.page.locator("#reject").click()
+    await expect(on.page.locator("#said")).to_have_text("Say why you reject it.")
+    await on.page.get_by_role("button", name="Cancel").click()
+    await expect(on.page.locator("#said")).to_be_empty()
     await expect(approve).to_be_enabled()
     await on.page.close()
 
@@ -270,12 +273,12 @@ async def test_an_edit_changes_what_its_form_has_now(site: Site, browser: Browse
     edited = on.page.locator("#edited")
     await on.page.locator("#edit").click()
     await expect(edited).to_have_text("Nothing is changed.")
-    await on.page.get_by_label("note", exact=True).fill("hello")
+    await on.page.get_by_label("Note", exact=True).fill("hello")
     assert await edited.inner_text() == 'note: "hello"'
-    await on.page.get_by_label("most", exact=True).fill("many")
+    await on.page.get_by_label("Most", exact=True).fill("many")
     assert await edited.inner_text() == ""
     await on.page.locator("#send-edit").click()
-    await expect(on.page.locator("#said")).to_contain_text("most: Write a number")
+    await expect(on.page.locator("#said")).to_contain_text("Most: Write a number")
     assert on.sent == []
     await on.page.close()
 

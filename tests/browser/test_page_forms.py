@@ -81,7 +81,8 @@ async def read(page: Page) -> Any:
 
 
 def field(modules: Modules, name: str) -> Locator:
-    return modules.page.get_by_label(name, exact=True)
+    label = name[:1].upper() + name[1:].replace("_", " ")
+    return modules.page.get_by_label(label, exact=True)
 
 
 def flat() -> dict[str, Any]:
@@ -151,7 +152,7 @@ async def test_a_wrong_field_is_named_and_nothing_given_out(modules: Modules, na
         await expect(control).to_have_accessible_description(re.compile(re.escape(told)))
         assert await modules.page.evaluate("form.isWrong()") is True
         refused = await modules.refused("forms", "makeForm", "return [form.value()]")
-        assert refused.startswith(f"{name}: ") and told in refused
+        assert refused.startswith(f"{name.capitalize()}: ") and told in refused
         await control.fill(right)
         await control.press("Tab")
         await expect(control).to_have_attribute("aria-invalid", "false")
@@ -184,7 +185,7 @@ async def test_a_form_that_begins_with_nothing_asks_for_what_is_needed(modules: 
     body = "globalThis.form = makeForm(given, undefined, document.querySelector('main'))"
     await modules.run("forms", "makeForm", body, schema)
     told = await modules.refused("forms", "makeForm", "return [form.value()]")
-    assert told == "kind: Choose one."
+    assert told == "Kind: Choose one."
     await field(modules, "kind").select_option("b")
     assert json.loads(await read(modules.page)) == {"why": "", "kind": "b"}
     await field(modules, "many").fill("7")

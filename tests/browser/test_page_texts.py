@@ -223,7 +223,7 @@ async def test_a_member_keeps_its_name_whatever_its_schema_calls_it(modules: Mod
         "call", "drawCall", f"{DRAWN} drawCall(call(given[0]), given[1], main)", [params, schema]
     )
     labels = await modules.page.locator("dt").all_inner_texts()
-    assert labels == ["Fee Amount", "Order id", "am\u043eunt", "a_b", "A b", "Done by"]
+    assert labels == ["Fee Amount", "Order id", "am\u043eunt", "a_b", "A b", "Tool"]
 
 
 async def differing(modules: Modules, before: Any, after: Any) -> Any:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from surehand.activities.ledger.approvals import requests
 from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.halts import halt_calls
 from surehand.cli.approvals_server import sign_in as links_
 from surehand.cli.approvals_server.server import ApprovalsServer, status_of
 from surehand.cli.approvals_server.sign_in import LASTS, BadLink, Links, Server, SignIns
@@ -323,6 +324,21 @@ async def test_strangers_texts_are_text_and_stay_visible(site: Site, path: str) 
     assert "&lt;img src=x" in text
     assert "\\u202e0005\\u0007" in text
     assert "\u202e" not in text and "\u200b" not in text
+
+
+async def test_a_vote_that_did_not_count_stands_once_in_words_and_a_halted_call_has_no_time(
+    site: Site,
+) -> None:
+    await site.sign_in("ann")
+    gated = site.scene.ask_approval(site.scene.call())
+    for _ in "12":
+        site.scene.decide(gated, params_hash="sha256:" + "0" * 64)
+    with site.scene.tx() as tx:
+        halt_calls(tx, "oscar", "it pays twice")
+    text = (await site.get(f"/approval?id={gated.approval_id}")).text
+    assert text.count("for another version of this call did not count.") == 1
+    assert "wrong_hash" not in text and "What people have said" not in text
+    assert ">halted</time>" in (await site.get("/")).text
 
 
 async def test_params_reach_the_script_whole_and_as_they_are_however_many(site: Site) -> None:

@@ -87,7 +87,7 @@ def test_a_shortened_timeline_goes_on_where_it_was(capsys: pytest.CaptureFixture
 
 
 # A worker dies in a call, and the next one finds out what became of it: `show` tells the story.
-DIED = "the worker died during {}, or was cut off: nobody knew whether it had happened"
+DIED = "{} was interrupted: nobody knew whether it had happened"
 ASKED = "the outside system was asked: payments.refund had"
 
 

@@ -247,8 +247,7 @@ def test_how_an_outcome_was_found_out_is_told_of_its_own_step_alone(scene: Scene
         assert read_recovery(tx, RUN, "other") == ()
 
     assert [line.text for line in told] == [
-        "the worker died during payments.refund, or was cut off: nobody knew whether it had"
-        " happened",
+        "payments.refund was interrupted: nobody knew whether it had happened",
         "the outside system was asked: payments.refund had not happened; it was called again",
     ]
     assert told[0].at <= told[1].at and told[0].step_id == "refund"

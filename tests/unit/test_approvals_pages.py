@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final
 
 from starlette.responses import Response, StreamingResponse
@@ -12,11 +13,11 @@ from starlette.responses import Response, StreamingResponse
 from surehand.activities.ledger.history.run_display import Doubt, EntryEvent
 from surehand.cli.approvals import diff
 from surehand.cli.approvals_server.pages import MOST_OF_ONE, Followers
-from surehand.cli.approvals_server.runs import doubted, list_steps
+from surehand.cli.approvals_server.runs import doubted, list_steps, story
 from surehand.cli.approvals_server.sign_in import MOST_OF_ONE as MOST_SIGN_INS
 from surehand.cli.approvals_server.sign_in import SignIns
-from surehand.workflows.contracts.base import StepState, Waiting
-from surehand.workflows.contracts.runs import StepView
+from surehand.workflows.contracts.base import StepState, TimelineLine, Waiting
+from surehand.workflows.contracts.runs import RunResult, RunView, StepView
 from surehand.workflows.plan.plan import Plan
 
 
@@ -84,6 +85,19 @@ def test_the_differences_of_long_params_that_are_other_in_every_line_are_told() 
     assert {line[:2] for line in told} == {"- ", "+ "}
 
 
+def test_a_story_names_steps_in_place_of_ids_and_leaves_refused_decisions_out() -> None:
+    texts = {
+        "run-1/refund/1: approved by ana": ("refund", "approved by ana"),
+        "answer by ana: answered tone.1": ("tone", "answered by ana"),
+        "decision refused (wrong_hash): it is for other params": None,
+        "completed": (None, "completed"),
+    }
+    lines = [TimelineLine(at=datetime.now(UTC), step_id=None, text=text) for text in texts]
+    result = RunResult.model_construct(run_id="run-1")
+    told = story(RunView.model_construct(result=result, timeline=lines))
+    assert [(line["step"], line["text"]) for line in told] == [*filter(None, texts.values())]
+
+
 ASKED: Final = Waiting(kind="intervention", id="iv-1", step_id="refund", question="Did it happen?")
 KNOWN: Final = Doubt(
     run_id="run-1",
@@ -97,7 +111,7 @@ KNOWN: Final = Doubt(
     called_ms=0,
     error="connection lost",
     part=None,
-    told=(EntryEvent("effect.in_doubt", 1000, "lease_over", "its lease ran out", "reconcile"),),
+    told=(EntryEvent("effect.in_doubt", 1000, "its lease ran out"),),
     outcomes=("happened", "call_off"),
     later=("call_off",),
     left_ms=5000,
@@ -110,10 +124,10 @@ def test_the_evidence_is_told_in_words_with_what_each_of_it_is() -> None:
     evidence = dict(told["evidence"])
     assert evidence["Business key"] == "refund:order-7 (no. 2)"
     assert evidence["Key sent to the outside system"] == "sh-abc"
-    assert evidence["Calls"] == "3, first at 1970-01-01 00:00:00Z"
+    assert (evidence["Calls"], evidence["First call"]) == ("3", "1970-01-01 00:00:00Z")
     assert evidence["Last error"] == "connection lost"
     said = evidence["1970-01-01 00:00:01Z"]
-    assert said == "Its outcome became unknown (lease_over): its lease ran out"
+    assert said == "Its outcome became unknown: its lease ran out"
     assert (told["text"], told["elsewhere"]) == ("Did it happen?", None)
     assert told["outcomes"] == ("happened", "call_off")
     assert told["later"] == {"outcomes": ("call_off",), "left_ms": 5000}

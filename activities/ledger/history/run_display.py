@@ -162,10 +162,8 @@ class EntryEvent:
 
     type: str
     at_ms: int
-    rule: str | None
     evidence: str | None
     """``None``: nothing, or it is sealed."""
-    action: str | None
 
 
 @dataclass(frozen=True)
@@ -277,10 +275,7 @@ def _read_told(
         if body.get("entry_id") in told:
             said = body.get("evidence")
             evidence = said if isinstance(said, str) and not isinstance(said, Erased) else None
-            one = EntryEvent(
-                row["type"], row["at_ms"], body.get("rule"), evidence, body.get("action")
-            )
-            told[body["entry_id"]].append(one)
+            told[body["entry_id"]].append(EntryEvent(row["type"], row["at_ms"], evidence))
     return told
 
 
@@ -450,7 +445,7 @@ def show_request(row: Mapping[str, Any], needs: Needs, **seen: Any) -> ApprovalR
     )
 
 
-_DIED: Final = "the worker died during {tool}, or was cut off: nobody knew whether it had happened"
+_DIED: Final = "{tool} was interrupted: nobody knew whether it had happened"
 #: What is told of an event, by its type and rule.
 _RECOVERY: Final[Mapping[str, Mapping[str, str]]] = {
     "effect.in_doubt": {

@@ -13,6 +13,7 @@ import { at, fetchText, follow, made, part, shown, showText, tellStory, words } 
 import { deliver, refuseOtherParams, signed, signerFor } from "./signing.js";
 
 const PROVEN = "You sign exactly what is shown here.";
+const WHOLE = "All of the call is shown here.";
 
 await (part("call") === null ? several() : one());
 
@@ -33,6 +34,7 @@ async function one() {
   part("reject")?.addEventListener("click", () => decide("reject"));
   part("edit")?.addEventListener("click", edit);
   part("send-edit")?.addEventListener("click", sendEdit);
+  part("form")?.addEventListener("input", compare);
   if (deciding) {
     const found = await signerFor([asked]);
     signer = found.signer;
@@ -56,8 +58,9 @@ async function one() {
   await tell();
 
   /** Follow what others do meanwhile. */
-  function changed({ state, waits, votes, progress, next }) {
+  function changed({ state, kind, waits, votes, progress, next }) {
     showText(part("state"), state);
+    part("ended").className = `flag ${kind}`;
     part("votes").replaceChildren(
       ...votes.map((name) => made("span", { className: "chip" }, shown(name))),
     );
@@ -81,6 +84,9 @@ async function one() {
   }
 
   function putAway() {
+    if (call !== null) {
+      part("check").textContent = WHOLE; // nobody signs it any more
+    }
     if (deciding) {
       for (const gone of ["deciding", "editing", "buttons", "hindrance"]) {
         part(gone).hidden = true;
@@ -153,10 +159,11 @@ async function one() {
     const opens = part("editing").hidden;
     part("editing").hidden = !opens;
     part("edit").setAttribute("aria-expanded", String(opens));
+    part("edit").textContent = opens ? "Cancel" : "Edit…";
+    part("said").textContent = ""; // it was about another decision
     release();
-    if (opens && form === null) {
+    if (opens) {
       form = makeForm(JSON.parse(call.schema), call.params, part("form"));
-      part("form").addEventListener("input", compare);
       compare();
     }
     part("editing").scrollIntoView({ block: "nearest" });
@@ -277,7 +284,7 @@ async function shownCall(id, place) {
     }
     await refuseOtherParams(call);
     check.classList.add("good");
-    check.textContent = told.waits ? PROVEN : "All of the call is shown here.";
+    check.textContent = told.waits ? PROVEN : WHOLE;
     return call;
   } catch (error) {
     return doubt(check, `This cannot be shown exactly: ${words(error)}.`);

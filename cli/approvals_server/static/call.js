@@ -42,7 +42,7 @@ export function drawCall({ tool, version, params, answers }, schema, place) {
   }
   const by = made("dd", {}, drawn(tool, ["tool"]), ", version ", drawn(version, ["version"]));
   by.className = "also";
-  list.append(made("div", {}, made("dt", {}, "Done by"), by));
+  list.append(made("div", {}, made("dt", {}, "Tool"), by));
   place.replaceChildren(list);
   const read = readBack(place);
   if (canonical({ answers: [], ...read }) !== canonical({ tool, version, params, answers })) {
@@ -111,7 +111,7 @@ function* members(value, path, known) {
 }
 
 /** Return a member's name as words, or as it is where it is no plain name or not the only one. */
-function labelOf(name, names) {
+export function labelOf(name, names) {
   const words = (one) => one.replaceAll("_", " ").trim().toLowerCase();
   const label = words(name);
   const alone = names.filter((one) => words(one) === label).length === 1;

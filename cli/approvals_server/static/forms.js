@@ -1,7 +1,7 @@
 // A flat form for a JSON value: a field for each text, number, yes or no, and choice. Whatever is
 // not flat is one text area of JSON. What nobody touches comes back as it was; the worker validates.
 
-import { hides, isObject } from "./call.js";
+import { hides, isObject, labelOf } from "./call.js";
 import { canonical, NotExact, parseExact } from "./canonical.js";
 import { jsonText, made, plain, shown } from "./page.js";
 
@@ -59,7 +59,9 @@ function flatFields(schema, value) {
     const about = Object.hasOwn(known, name) ? known[name] : {};
     // What a value lacks, an edit need not add.
     const needed = required.includes(name) && (value === undefined || own !== undefined);
-    const field = simpleField(name, about, own, needed);
+    const label = labelOf(name, names);
+    const text = typeof label === "string" ? label : name;
+    const field = simpleField(text, about, own, needed);
     return field && [name, field];
   });
   return fields.includes(undefined) ? undefined : fields;

@@ -72,7 +72,7 @@ export function tellStory(place, lines) {
 }
 
 /** Return a time of the server's as it is where its reader is. */
-function timeOf(utc) {
+export function timeOf(utc) {
   const how = { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false };
   const text = new Date(utc.replace(" ", "T")).toLocaleString(undefined, how);
   return made("time", { dateTime: utc, title: utc }, text);

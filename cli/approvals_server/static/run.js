@@ -14,6 +14,7 @@ import {
   shown,
   showText,
   tellStory,
+  timeOf,
   words,
 } from "./page.js";
 import { deliver, message, signedMessage, signerFor } from "./signing.js";
@@ -25,7 +26,7 @@ const OUTCOMES = {
   call_off: "It did not happen: leave it",
   compensated: "It happened, and somebody has undone it",
   undo: "It happened: undo it",
-  give_up: "Nobody can tell: list it as not undone",
+  give_up: "Nobody can tell: list it among what was not taken back",
 };
 const JUMPS = { on_no: "a no", on_failure: "a failure", on_reject: "a rejection" };
 /** What the usual answers are called on their buttons. */
@@ -36,6 +37,8 @@ let told = null;
 /** @type {Map<string, HTMLElement>} What waits on this page, by all that is told of it. */
 const drawn = new Map();
 let labels = 0;
+/** A time of the server's. */
+const TIME = /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ$/;
 /** How often the run was asked: an answer that a newer one has overtaken is dropped. */
 let asked = 0;
 /** Milliseconds until a run that has not answered is asked again: it may write no event. */
@@ -223,10 +226,11 @@ function doubt(one, later) {
 
 /** Show what is on record of a doubt; `done`: what happened of it in part, as JSON. */
 function showEvidence(section, evidence, done) {
-  const texts = evidence.map(([name, text]) => [name, shown(text)]);
+  const told = (text) => (TIME.test(text) ? timeOf(text) : shown(text));
+  const texts = evidence.map(([name, text]) => [told(name), told(text)]);
   const parts = done === null ? [] : [["Done so far", made("pre", {}, ...wholeNodes(done))]];
   const lines = [...texts, ...parts].map(([name, inside]) =>
-    made("div", {}, made("dt", {}, shown(name)), made("dd", {}, inside)),
+    made("div", {}, made("dt", {}, name), made("dd", {}, inside)),
   );
   section.querySelector(".known").replaceChildren(made("dl", { className: "fields" }, ...lines));
 }
@@ -248,7 +252,8 @@ function notYet(outcome, later) {
     "p",
     { className: "note" },
     "The call may still arrive. You can rule it out from ",
-    `${end.toLocaleString()} on.`,
+    timeOf(end.toISOString()),
+    " on.",
   );
   off.forEach((option) => (option.disabled = true));
   at(performance.now() + later.left_ms, () => {
@@ -266,7 +271,7 @@ async function tell(verb, values, done) {
   ids.set(content, unsigned.id);
   const { signer } = await signerFor([{ ...told, proof: "open" }]);
   const sent = await signedMessage(signer ?? {}, { tenant, run, verb, message: unsigned });
-  const come = await deliver("/steer", { run, verb, message: sent }, (why) => `${done}: ${why}`);
+  const come = await deliver("/steer", { run, verb, message: sent }, () => `${done}.`);
   showText(part("said"), come.said);
   part("said").focus(); // the form that had it goes once it is answered
   await draw();
