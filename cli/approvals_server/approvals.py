@@ -33,7 +33,7 @@ from surehand.activities.ledger.approvals.waiting import (
 from surehand.activities.ledger.core.sealed import Erased, SealedValue
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.core.tables import has_expired
-from surehand.activities.ledger.halts import Halt, list_under_way
+from surehand.activities.ledger.halts import Halt, find_halt, list_under_way
 from surehand.activities.ledger.history.run_display import OneApproval
 from surehand.activities.ledger.people.principals import Key, Principal
 from surehand.activities.ledger.runs.deletion import RunDeleted, keep_run
@@ -127,7 +127,8 @@ _FLOOD: Final = 5
 _SOON_MS: Final = 24 * 60 * 60 * 1000
 
 
-def listed(row: Mapping[str, Any], me: Principal, now_ms: int, *, halted: bool) -> dict[str, Any]:
+def listed(tx: Transaction, row: Mapping[str, Any], me: Principal) -> dict[str, Any]:
+    halted = find_halt(tx, row["tool"], row["run_id"]) is not None
     sealed = isinstance(row["description"], SealedValue | Erased)
     mine = fold_name(me.name)
     voted = mine in map(fold_name, row["voters"])
@@ -147,9 +148,9 @@ def listed(row: Mapping[str, Any], me: Principal, now_ms: int, *, halted: bool) 
         "asked_by": row["user_id"],
         "progress": _progress_text(needs_of(row), len(row["voters"])),
         "tags": [(kind, text) for told, kind, text in tags if told],
-        "soon": row["expires_ms"] - now_ms < _SOON_MS,
+        "soon": row["expires_ms"] - tx.now_ms < _SOON_MS,
         # While calls are halted its time stands still.
-        "left": "halted" if halted else rough_left(row["expires_ms"], now_ms),
+        "left": "halted" if halted else rough_left(row["expires_ms"], tx.now_ms),
         "expires_at": iso(row["expires_ms"]),
     }
 
@@ -217,6 +218,7 @@ class Viewed(NamedTuple):
         """Return what a page shows of a request, but for the call itself."""
         one, row = self.one, self.one.row
         now, before = row["precondition"], one.precondition_before
+        refused = [said for said in one.decisions if said["verdict"] != "accepted"]
         by = f"{row['user_id']}, started by {one.started_by}" if one.started_by else row["user_id"]
         return {
             "id": row["approval_id"],
@@ -244,7 +246,7 @@ class Viewed(NamedTuple):
                 for said in one.decisions
                 if said["verdict"] == "accepted"
             ],
-            "not_counted": [*filter(None, dict.fromkeys(map(_refusal_text, one.decisions)))],
+            "not_counted": dict.fromkeys(map(_refusal_text, refused)),
         }
 
     def asked(self) -> dict[str, Any]:
@@ -352,9 +354,7 @@ def _signed_mark(verified: bool) -> str:
 
 
 def _refusal_text(said: Mapping[str, Any]) -> str:
-    """Return why a decision did not count; empty: it did."""
-    if said["verdict"] == "accepted":
-        return ""
+    """Return why a decision did not count."""
     if said["verdict"] == "wrong_hash":
         return f"A vote by {said['approver']} for another version of this call did not count."
     return f"A decision by {said['approver']} did not count: {said['message'] or said['verdict']}."

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.history.reads import Shelf, artifact_page, one_artifact
-from surehand.activities.ledger.history.run_display import Doubt, EntryEvent
+from surehand.activities.ledger.history.run_display import Doubt
 from surehand.activities.ledger.people.principals import Key, Principal
 from surehand.cli.approvals_server.approvals import ON_A_PAGE, own_keys
 from surehand.cli.approvals_server.pages import as_text, error, iso, page, utc
@@ -182,11 +182,13 @@ def _tell_line(line: TimelineLine, run_id: str) -> dict[str, Any]:
 
 
 def doubted(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
-    evidence, part, elsewhere, later = list[tuple[str, str]](), None, None, None
+    evidence, part, elsewhere, later, call = list[tuple[str, str]](), None, None, None, None
     outcomes: Sequence[str] = []
     if known is not None:
         evidence, outcomes = list(_evidence_lines(known)), known.outcomes
         part = None if known.part is None else as_text(known.part)
+        if known.params is not None:
+            call = {"tool": known.tool, "version": known.version, "params": known.params}
         elsewhere = None if known.run_id == run_id or known.outcomes else known.run_id
         later = {"outcomes": known.later, "left_ms": known.left_ms} if known.later else None
     return {
@@ -195,6 +197,7 @@ def doubted(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
         "text": asked.question,
         "evidence": evidence,
         "part": part,
+        "call": None if call is None else as_text({**call, "answers": []}),
         "elsewhere": elsewhere,
         "outcomes": outcomes,
         # By itself: a change of the time left alone does not make it another doubt.
@@ -203,7 +206,6 @@ def doubted(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
 
 
 def _evidence_lines(known: Doubt) -> Iterator[tuple[str, str]]:
-    yield "Tool", known.tool
     yield "Calls", f"{known.calls}"
     if known.called_ms is not None:
         yield "First call", iso(known.called_ms)
@@ -214,11 +216,7 @@ def _evidence_lines(known: Doubt) -> Iterator[tuple[str, str]]:
     yield "Key sent to the outside system", known.provider_key
     yield "Ledger entry", f"{known.entry_id}: {known.state}"
     for one in known.told:
-        yield iso(one.at_ms), _describe_event(one)
-
-
-def _describe_event(one: EntryEvent) -> str:
-    return _EVENTS[one.type] + (f": {one.evidence}" if one.evidence else "")
+        yield iso(one.at_ms), _EVENTS[one.type] + (f": {one.evidence}" if one.evidence else "")
 
 
 def list_steps(plan: Plan, steps: Sequence[StepView]) -> list[dict[str, Any]]:

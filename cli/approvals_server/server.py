@@ -26,12 +26,12 @@ from starlette.types import ASGIApp
 
 from surehand.activities.ledger.approvals.decisions import Lifting
 from surehand.activities.ledger.approvals.waiting import (
-    ListPlace,
+    WaitingPage,
     list_groups,
     waiting_for_others,
 )
 from surehand.activities.ledger.core.store import Ledger, Transaction
-from surehand.activities.ledger.halts import HaltError, find_halt, list_halts
+from surehand.activities.ledger.halts import HaltError, list_halts
 from surehand.activities.ledger.history.run_display import (
     Doubt,
     OneApproval,
@@ -260,27 +260,19 @@ class ApprovalsServer:
     async def _list_page(self, request: Request, me: str) -> Response:
         part = PagePart.of(request)
 
-        def look(
-            tx: Transaction,
-        ) -> tuple[list[dict[str, Any]], ListPlace | None, list[str], Counter[str]]:
+        def look(tx: Transaction) -> tuple[WaitingPage, list[Any], list[str], Counter[str]]:
             person = principals.find_voter(tx, me)
             tools = [group.tool for group in list_groups(tx)]
             elsewhere = (
                 waiting_for_others(tx, person.roles, ON_A_PAGE) if part.mine else Counter[str]()
             )
-            found, now_ms = part.look(tx, person), tx.now_ms
-            any_halt = bool(list_halts(tx, standing=True))
-            rows = [
-                (row, any_halt and find_halt(tx, row["tool"], row["run_id"]) is not None)
-                for row in found.rows
-            ]
-            lines = [listed(row, person, now_ms, halted=halted) for row, halted in rows]
-            return lines, found.more, tools, elsewhere
+            found = part.look(tx, person)
+            return found, [listed(tx, row, person) for row in found.rows], tools, elsewhere
 
-        lines, further, tools, elsewhere = await self._ledger.transact(self._tenant, look)
+        found, lines, tools, elsewhere = await self._ledger.transact(self._tenant, look)
         more = None
-        if further is not None:
-            where = f"{further.expires_ms}:{further.approval_id}"
+        if found.more is not None:
+            where = f"{found.more.expires_ms}:{found.more.approval_id}"
             more = f"/?{urlencode({**part.query(), 'after': where})}"
         return page(
             "list",
@@ -398,9 +390,8 @@ class ApprovalsServer:
         words += ["--tenant", self._tenant] if self._tenant != DEFAULT_TENANT else []
         command = f"{shared_program()} principal {shlex.join(words)}"
         told = {"tenant": self._tenant, "principal": me, "command": command, **own_keys(keys)}
-        setting = None
-        if self._origin not in self._ledger.passkey_origins:
-            setting = f"{PREFIX}PASSKEY_ORIGINS={self._origin}"
+        origin, known_origins = self._origin, self._ledger.passkey_origins
+        setting = None if origin in known_origins else f"{PREFIX}PASSKEY_ORIGINS={origin}"
         return page("keys", me=me, keys=person.keys, told=told, setting=setting)
 
     # Runs

@@ -102,6 +102,8 @@ ASKED: Final = Waiting(kind="intervention", id="iv-1", step_id="refund", questio
 KNOWN: Final = Doubt(
     run_id="run-1",
     tool="payments.refund",
+    version="1",
+    params={"amount": "40.00"},
     key="refund:order-7",
     provider_key="sh-abc",
     entry_id="ef-1",
@@ -139,7 +141,8 @@ def test_what_happened_in_part_is_told_as_json_text_whatever_numbers_it_has() ->
 
 
 def test_keys_of_secret_params_are_not_told() -> None:
-    told = doubted(ASKED, replace(KNOWN, key=None), "run-1")
+    told = doubted(ASKED, replace(KNOWN, key=None, params=None), "run-1")
+    assert told["call"] is None
     assert "Business key" not in dict(told["evidence"])
 
 

@@ -173,6 +173,9 @@ class Doubt:
     run_id: str
     """Of the run that settles it."""
     tool: str
+    version: str
+    params: dict[str, Any] | None
+    """``None``: they are secret, or cannot be read here."""
     key: str | None
     """``None``: the tool's params are secret, and keys are made of params."""
     provider_key: str
@@ -244,6 +247,8 @@ def _doubt_of(
     return Doubt(
         run_id=asked["run_id"],
         tool=entry.tool,
+        version=row["tool_version"],
+        params=None if spec.get("secret_params") else row["params"],
         key=None if spec.get("secret_params") else entry.key,
         provider_key=entry.provider_key,
         entry_id=entry.entry_id,

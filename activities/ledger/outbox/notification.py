@@ -190,6 +190,9 @@ class Notification(Facts):
             case Kind.INTERVENTION:
                 run = ["--run", self.run_id]
                 return (show, self._command("resolve", self.subject, "OUTCOME", *run))
+            case Kind.QUESTION:
+                asked = self.subject.removeprefix(f"{self.run_id}/")
+                return (show, self._command("answer", self.run_id, f"{asked}=ANSWER"))
             case Kind.PERMISSION:
                 return (show, self._command("resume", self.run_id))
             case Kind.UNCOMPENSATED:
@@ -210,6 +213,8 @@ class Notification(Facts):
     def _lines(self) -> Iterator[str]:
         yield self.title
         yield ""
+        if self.page:
+            yield from (plain_line(self.page), "")
         # The title may be cut.
         yield plain_line(self.what)
         step = f", step {plain_line(self.step_id)}" if self.step_id else ""
@@ -217,14 +222,13 @@ class Notification(Facts):
         until = self.until.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if self.until else None
         told: dict[str, Sequence[str | None]] = {
             "tool": [self.tool],
-            "hash": [self.params_hash],
-            "undo": [self.undo],
             "asked by": [" and ".join(self.asked_by)],
             "foreign": [self.foreign],
             "needs": self.needs,
             "decisions": [Assurance.PASSKEY.as_text() if self.passkey else None],
             "until": [until],
-            "page": [self.page],
+            "undo": [self.undo],
+            "hash": [self.params_hash],
         }
         for name, values in told.items():
             yield from (f"  {name:<9} {plain_line(value)}" for value in values if value)

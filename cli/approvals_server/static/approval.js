@@ -9,7 +9,7 @@
 import { differences, drawCall, hides, jsonNodes, showDifferences } from "./call.js";
 import { parseExact } from "./canonical.js";
 import { makeForm } from "./forms.js";
-import { at, fetchText, follow, made, part, shown, showText, tellStory, words } from "./page.js";
+import { askRun, at, fetchText, follow, made, part, shown, showText, tellStory, words } from "./page.js";
 import { deliver, refuseOtherParams, signed, signerFor } from "./signing.js";
 
 const PROVEN = "You sign exactly what is shown here.";
@@ -190,10 +190,10 @@ async function one() {
   /** Tell the run's story, as far as the run answers. */
   async function tell() {
     try {
-      const lines = JSON.parse(await fetchText(`/story.json?run=${encodeURIComponent(run)}`));
+      const lines = JSON.parse(await askRun(`/story.json?run=${encodeURIComponent(run)}`));
       tellStory(part("story"), lines);
     } catch (error) {
-      showText(part("story"), `The run does not answer: ${words(error)}`);
+      showText(part("story"), words(error));
     }
   }
 }

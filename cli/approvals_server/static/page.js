@@ -89,9 +89,24 @@ export async function send(path, body) {
   return { status: found.status, answer: await found.json() };
 }
 
+/** Milliseconds that a run may take to tell its story. */
+const LONGEST_ANSWER = 10_000;
+
+/** Return what a run tells under a path; without an answer in time, say what to do. */
+export async function askRun(path) {
+  try {
+    return await fetchText(path, AbortSignal.timeout(LONGEST_ANSWER));
+  } catch (error) {
+    const late = error instanceof DOMException && error.name === "TimeoutError";
+    const why = late ? `it took longer than ${LONGEST_ANSWER / 1000} s` : words(error);
+    const then = "What else is shown holds. Try again in a minute, or tell your administrator.";
+    throw new Error(`The run does not answer (${why}). ${then}`, { cause: error });
+  }
+}
+
 /** Return the server's text under a path; an error has the server's one line. */
-export async function fetchText(path) {
-  const found = await fetch(path, { redirect: "error" });
+export async function fetchText(path, signal) {
+  const found = await fetch(path, { redirect: "error", signal });
   const text = await found.text();
   if (!found.ok) {
     let reason = found.statusText;

@@ -1,9 +1,10 @@
 // One run: where it stands, its steps, what it asks, its story; and what people say to it.
 
-import { jsonNodes } from "./call.js";
+import { drawCall, jsonNodes } from "./call.js";
 import { parseExact } from "./canonical.js";
 import { choicesOf, makeForm } from "./forms.js";
 import {
+  askRun,
   at,
   fetchText,
   follow,
@@ -82,14 +83,14 @@ async function draw() {
   asked += 1;
   const mine = asked;
   try {
-    const found = parseExact(await fetchText(`/run.json${query}`));
+    const found = parseExact(await askRun(`/run.json${query}`));
     if (mine !== asked) {
       return;
     }
     told = found;
   } catch (error) {
     if (mine === asked) {
-      showText(part("state"), `The run does not answer: ${words(error)}`);
+      showText(part("state"), words(error));
       setTimeout(() => mine === asked && draw(), AGAIN);
     }
     return;
@@ -104,10 +105,13 @@ async function draw() {
     ...told.approvals.map((one) => ({ one, make: approval })),
     ...told.questions.map((one) => ({ one, make: question })),
     ...told.pauses.map((one) => ({ one, make: pause })),
-    ...told.doubts.map(({ evidence, part, later, ...one }) => ({
+    ...told.doubts.map(({ evidence, part, later, call, ...one }) => ({
       one,
       make: () => doubt(one, later),
-      renew: (section) => showEvidence(section, evidence, part),
+      renew: (section) => {
+        showCall(section.querySelector(".called"), call);
+        showEvidence(section, evidence, part);
+      },
     })),
   ]);
 }
@@ -132,11 +136,11 @@ function drawWaiting(waiting) {
   for (const [known, { one, make, renew }] of wanted) {
     const element = drawn.get(known) ?? make(one);
     drawn.set(known, element);
-    renew?.(element);
     // Not even moved where it is in its place: what is moved loses the focus.
     if (place.children[at] !== element) {
       place.insertBefore(element, place.children[at] ?? null);
     }
+    renew?.(element); // in its place: a call is read back from where it is seen
     at += 1;
   }
 }
@@ -182,6 +186,7 @@ function question(one) {
 /** Draw a doubt; `later`: what cannot be said yet, and for how long. */
 function doubt(one, later) {
   const section = sectionOf("Nobody knows whether this happened", shown(one.text));
+  section.append(made("div", { className: "called" }));
   const known = made("details", {}, made("summary", {}, "What is on record"));
   known.append(made("div", { className: "known" }));
   if (one.elsewhere !== null) {
@@ -222,6 +227,15 @@ function doubt(one, later) {
   });
   section.append(made("p", {}, settle));
   return section;
+}
+
+/** Show the call of a doubt as its approval does; `json`: `null` if it is secret or sealed. */
+function showCall(place, json) {
+  try {
+    if (json !== null) drawCall(parseExact(json), null, place);
+  } catch {
+    place.replaceChildren(made("pre", { tabIndex: 0 }, shown(json)));
+  }
 }
 
 /** Show what is on record of a doubt; `done`: what happened of it in part, as JSON. */
