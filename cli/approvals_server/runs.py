@@ -188,7 +188,7 @@ def doubted(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
         evidence, outcomes = list(_evidence_lines(known)), known.outcomes
         part = None if known.part is None else as_text(known.part)
         if known.params is not None:
-            call = {"tool": known.tool, "version": known.version, "params": known.params}
+            call = dict[str, Any](tool=known.tool, version=known.version, params=known.params)
         elsewhere = None if known.run_id == run_id or known.outcomes else known.run_id
         later = {"outcomes": known.later, "left_ms": known.left_ms} if known.later else None
     return {
