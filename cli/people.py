@@ -33,6 +33,7 @@ from surehand.client.messages import fresh_claims, new_key, read_key, sign
 from surehand.process.exits import ExitCode, NotFound, WrongUse
 from surehand.verify import BadKey, PublicKey, read_key_file
 from surehand.workflows.contracts.approvals import (
+    CHAT,
     DECIMAL_FORM,
     LONGEST_REASON,
     LONGEST_STANDING,
@@ -230,6 +231,8 @@ async def _give_all(
 ) -> Reply:
     check_name(name)
     wanted, actor = parse_grants(roles, permissions), caller.settings.user
+    if name == CHAT and wanted:
+        raise WrongUse(f"{CHAT} signs presses, and nothing else: it has no roles or permissions")
     key = None if file is None else read_public_key(file)
     parts = list[PrincipalPart]()
     async with administration(caller.tenant) as tx:

@@ -992,6 +992,7 @@ SHAPES: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = {
 #: A decision that its approver has signed; one by a button in a chat, which the principal ``chat``
 #: signs for them.
 _DECISION, _BY_BUTTON = "surehand-decision+jws", "surehand-decision+chat"
+NO_PRESS: Final = "keys of chat sign presses in a chat, and nothing else"
 _SIGNED: Final[Mapping[str, tuple[type, ...]]] = {"aud": _TEXT, "sub": _TEXT, "iat": _NUMBER}
 _ONCE: Final[Mapping[str, tuple[type, ...]]] = {**_SIGNED, "exp": _NUMBER, "jti": _TEXT}
 _DECIDED: Final[Mapping[str, tuple[type, ...]]] = {
@@ -1086,6 +1087,8 @@ def _prove(
     # A gesture's header has more than that of a JWS, but says its type in the same way.
     by_button = typ == _DECISION and is_gesture(token, _BY_BUTTON)
     typ, owner = (_BY_BUTTON, "chat") if by_button else (typ, signer)
+    if owner == "chat" and not by_button:
+        raise BadSignature(NO_PRESS)
     kid = header_kid(token, typ) if gesture is None else gesture.kid
     key = next((one for one in receipt["keys"] if one["kid"] == kid), None)
     if key is None or key["principal"] != owner:

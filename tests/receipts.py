@@ -367,6 +367,15 @@ def by_button(receipt: Receipt, assurance: str) -> None:
     event(receipt, "approval.requested", "refund")["body"]["assurance"] = assurance
 
 
+def by_chat(receipt: Receipt) -> None:
+    """Have the page's key sign the decision as if it were an approver's."""
+    by_button(receipt, "chat")
+    one, said = receipt["decisions"][0], event(receipt, "decision.accepted", "refund")["body"]
+    one |= {"approver": "chat", "nonce": "a-nonce-for-refund-chat"}
+    one["signature"] = by_key(MALLORY, "refund", "chat")
+    said["approver"] = "chat"
+
+
 def unproven(receipt: Receipt, kid_: str | None) -> None:
     """Have ann's decision be one that nobody has signed, where that is enough."""
     one = receipt["decisions"][0]
@@ -471,6 +480,9 @@ BROKEN: Final[dict[str, Broken]] = {
     ),
     "a button of nobody's": Broken(
         forged(lambda r: (by_button(r, "chat"), r["keys"].pop())), f"chat has no key {kid(MALLORY)}"
+    ),
+    "a decision by the key of the pages": Broken(
+        forged(by_chat), "keys of chat sign presses in a chat, and nothing else"
     ),
     "another gesture": Broken(forged(other_challenge), "its signature is for something else"),
     "another scope": Broken(

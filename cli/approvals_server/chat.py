@@ -31,7 +31,7 @@ from starlette.routing import Route
 from surehand.cli.approvals_server.oidc import Registered, Subjects
 from surehand.cli.options import translated
 from surehand.client.messages import USUAL_SIGNATURE, find_approval, read_key, sign
-from surehand.process.exits import SurehandError, WrongUse
+from surehand.process.exits import NoWorker, Unanswered, WrongUse
 from surehand.process.settings import PREFIX
 from surehand.workflows.contracts.approvals import ChatClaims, DecisionOutcome, Verdict, audience
 
@@ -78,23 +78,29 @@ class ChatVotes:
     ) -> None:
         self._secret, self._key, self._subjects = secret, key, subjects
         self._tenant, self._registered = tenant, registered
-        self._taken = set[str]()
+        self.taken = dict[str, float]()
+        """Nonces of presses, and when each was taken."""
 
     def routes(self, forward: Forward) -> list[Route]:
         async def take(request: Request) -> Response:
-            body = b""
+            sent = bytearray()
             async for chunk in request.stream():
-                body += chunk
-                if len(body) > _LARGEST:
+                sent += chunk
+                if len(sent) > _LARGEST:
                     return Response("too large", 413)
+            body = bytes(sent)
             nonce = f"slack-{hashlib.sha256(body).hexdigest()}"
-            if not self._is_slacks(request.headers, body) or nonce in self._taken:
+            if not self._is_slacks(request.headers, body) or nonce in self.taken:
                 return Response("not signed by Slack, too old, or taken already", 401)
-            self._taken.add(nonce)
             press = read_press(body, nonce)
+            if press is None:
+                return Response()
+            # Slack's clock may be ahead by as much as a press may be old.
+            now, longest = time.time(), 2 * _LASTS.total_seconds()
+            self.taken = {one: at for one, at in self.taken.items() if now - at <= longest}
+            self.taken[nonce] = now
             # Slack waits for 3 s, and a run may take longer.
-            task = None if press is None else BackgroundTask(self._decide, press, forward)
-            return Response(background=task)
+            return Response(background=BackgroundTask(self._decide, press, forward))
 
         return [Route(SLACK, take, methods=["POST"])]
 
@@ -114,6 +120,9 @@ class ChatVotes:
                 if me is None or not await self._registered(me):
                     raise WrongUse(f"{press.issuer}, {press.user} is nobody who may decide here")
                 run_id, approval_id = find_approval(self._tenant, press.approval_id)
+                # A message has whole ids, and a short one would be taken for one of this tenant's.
+                if approval_id != press.approval_id:
+                    raise WrongUse("that message is another tenant's")
                 claims = ChatClaims(
                     aud=audience(self._tenant),
                     sub=me,
@@ -129,8 +138,13 @@ class ChatVotes:
                 decision = claims.model_dump(include={"approval_id", "params_hash", "outcome"})
                 decision |= {"approver": me, "signature": sign(self._key, claims)}
                 told = (await forward(run_id, decision)).message
-        except SurehandError as problem:
+        except (WrongUse, NoWorker) as problem:
             told = f"It does not count: {problem}"
+        except Unanswered as problem:
+            told = f"Sent, and not judged yet: {problem}"
+        except Exception:
+            log.exception("chat.unknown")
+            told = "Nobody knows whether it counts: look at the request"
         answer = {"response_type": "ephemeral", "replace_original": False, "text": told}
         try:
             async with httpx.AsyncClient() as client:

@@ -95,6 +95,14 @@ def test_a_principal_is_added_with_roles_permissions_and_a_key(office: Office) -
     assert listed[1].split() == ["ana", "finance,", "ops", "refunds.make", kid]
 
 
+def test_chat_has_a_key_and_nothing_else(office: Office) -> None:
+    _, file = office.keys("chat")
+    office.done("add", "chat", "--key", file)
+
+    for grant in (["--role", "finance"], ["--permission", "refunds.make"]):
+        assert "chat signs presses, and nothing else" in office.refused("grant", "chat", *grant)
+
+
 @both
 def test_what_is_revoked_is_gone_and_what_is_left_stays(office: Office) -> None:
     kid, file = office.keys("ana")

@@ -10,9 +10,22 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from surehand.activities.ledger.approvals.requests import ApprovalRefused
 from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.people.proofs import verify_proof
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest
 from surehand.client.messages import fresh_claims, sign
-from surehand.workflows.contracts.approvals import CHAT, Assurance, ChatClaims, DecisionOutcome
+from surehand.verify import BadSignature
+from surehand.workflows.contracts.approvals import (
+    CHAT,
+    Assurance,
+    ChatClaims,
+    Claims,
+    DecisionClaims,
+    DecisionOutcome,
+    Scope,
+    StandingClaims,
+    StartClaims,
+    SteeringClaims,
+)
 from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import ADMINISTRATOR, administration, key_of, person, revoked
 from tests.ledger.scene import RUN, Scene
@@ -92,6 +105,30 @@ def test_only_the_pages_key_vouches_and_only_as_a_chat(
     person(scene, "eve")
     assert press(scene, key, gated, sub="eve") == "not_permitted"
     assert press(scene, key, gated, **claims) == "accepted"
+
+
+DECIDED = {"approval_id": "x", "run_id": RUN, "params_hash": "x", "outcome": "approve"}
+SCOPE = Scope(tool="payments.refund", version="1", schema_hash="x", until=2**40)
+
+
+@pytest.mark.parametrize(
+    ("claims_of", "about"),
+    [
+        (DecisionClaims, DECIDED),
+        (SteeringClaims, {"run_id": RUN, "verb": "pause", "content": "x"}),
+        (StartClaims, {"run_id": RUN, "user": "uma", "content": "x"}),
+        (StandingClaims, {"scope": SCOPE}),
+    ],
+)
+def test_the_pages_key_signs_nothing_but_presses(
+    scene: Scene, key: Ed25519PrivateKey, claims_of: type[Claims], about: dict[str, Any]
+) -> None:
+    claims = claims_of(**fresh_claims(CHAT, scene.tenant, int(time.time())), **about)
+    with (
+        scene.ledger.transaction(scene.tenant) as tx,
+        pytest.raises(BadSignature, match="keys of chat sign presses in a chat, and nothing else"),
+    ):
+        verify_proof(tx, sign(key, claims), CHAT, claims_of)
 
 
 def test_four_eyes_hold_and_a_press_counts_once(scene: Scene, key: Ed25519PrivateKey) -> None:

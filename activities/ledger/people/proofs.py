@@ -75,13 +75,17 @@ def verify_proof(
 ) -> tuple[Key, C]:
     """Return the key and the claims of a compact JWS, or of a passkey's proof if these have one.
 
-    The key is one that is registered for its signer; of a decision in a chat, for ``CHAT``. What
-    the claims are bound to, and whether their nonce is fresh, is the caller's to look at. For one
-    on record ``arrived_ms`` is when it was taken: its expiry is judged by that. Unless
-    ``in_force``, its key had to count then, and the page that asked for a gesture is not looked at.
+    The key is one that is registered for its signer; of a decision in a chat, for ``CHAT``, whose
+    keys count for nothing else. What the claims are bound to, and whether their nonce is fresh, is
+    the caller's to look at. For one on record ``arrived_ms`` is when it was taken: its expiry is
+    judged by that. Unless ``in_force``, its key had to count then, and the page that asked for a
+    gesture is not looked at.
     """
     arrived = tx.now_ms if arrived_ms is None else arrived_ms
-    signer = approvals.CHAT if issubclass(claims_of, approvals.ChatClaims) else signer
+    if issubclass(claims_of, approvals.ChatClaims):
+        signer = approvals.CHAT
+    elif signer == approvals.CHAT:
+        raise BadSignature(verify.NO_PRESS)
     typ = claims_of.passkey_typ
     if typ is None or not verify.is_gesture(token, typ):
         kid = verify.header_kid(token, claims_of.typ)
