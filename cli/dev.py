@@ -7,13 +7,14 @@ import os
 import re
 import shlex
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from surehand.activities.mcp.server_file import pins_of
 from surehand.cli import options
 from surehand.cli.options import Caller
 from surehand.cli.printer import Lines, Printer, Reply, Shape
@@ -22,7 +23,7 @@ from surehand.client.client import WAITS_FOR_PEOPLE, Pending, look_at_runs
 from surehand.client.connection import Connection
 from surehand.process import PACKAGE, dev_server
 from surehand.process.children import Child, python, settings_of_module
-from surehand.process.connect import find_target
+from surehand.process.connect import Target, connect, find_target
 from surehand.process.exits import (
     ExitCode,
     NotReachable,
@@ -158,7 +159,7 @@ _MOST: Final = 50
 
 
 def dev(caller: options.Alone) -> ExitCode:
-    """Run server, ledger and worker here; the worker restarts when a Python file changes.
+    """Run server, ledger and worker here; the worker restarts when its code or settings change.
 
     Example: surehand dev
     """
@@ -174,8 +175,8 @@ def _run_all(caller: Caller, running: ExitStack) -> ExitCode:
     if "SUREHAND_DATABASE_URL" not in caller.environment:
         init = command("init")
         raise WrongUse(f"no ledger is named: set SUREHAND_DATABASE_URL, or begin with `{init}`")
-    _FOLDER.mkdir(exist_ok=True)
     server = _start_server(caller, running)
+    _FOLDER.mkdir(exist_ok=True)
     migration = running.enter_context(_child("migrate", "surehand.cli.migrate"))
     caller.printer.say(f"Ledger    {migration.wait_done()}")
     worker = _Worker(caller.printer)
@@ -185,12 +186,13 @@ def _run_all(caller: Caller, running: ExitStack) -> ExitCode:
 
 async def _watch(caller: Caller, server: dev_server.DevServer | None, worker: _Worker) -> ExitCode:
     asking = asyncio.create_task(_show_waiting(caller))
-    seen = await asyncio.to_thread(_stamp_files)
+    named = _files_named(caller.environment)
+    seen = await asyncio.to_thread(_stamp_files, named)
     worker.start()
     while server is None or server.running:
         await asyncio.sleep(_LOOK)
         worker.look()
-        now = await asyncio.to_thread(_stamp_files)
+        now = await asyncio.to_thread(_stamp_files, named)
         if now != seen:
             changed = {path for path in seen.keys() | now.keys() if seen.get(path) != now.get(path)}
             names = ", ".join(sorted(map(str, changed)))
@@ -205,12 +207,14 @@ async def _watch(caller: Caller, server: dev_server.DevServer | None, worker: _W
 
 def _start_server(caller: Caller, running: ExitStack) -> dev_server.DevServer | None:
     """Start a server at the address that the settings name; ``None``: there is one."""
-    address = find_target(caller.environment).address
+    target = find_target(caller.environment)
+    address = target.address
     shown = caller.settings.ui_url.partition("//")[2]
     port = dev_server.local_port(address)
     ui_port = dev_server.local_port(shown) or dev_server.DEFAULT_UI_PORT
     if port is None or _is_listening(port):
-        # Whatever listens there: the first question to it says if it is no Temporal server.
+        if port is not None:
+            _check_server_there(target)
         caller.printer.say(f"Temporal  {address}, which was there")
         return None
     server = dev_server.DevServer.start(
@@ -223,6 +227,20 @@ def _start_server(caller: Caller, running: ExitStack) -> dev_server.DevServer | 
     running.callback(server.stop)
     caller.printer.say(f"Temporal  {server.address}, Web UI {server.ui_url}")
     return server
+
+
+def _check_server_there(target: Target) -> None:
+    """Refuse to use what listens at an address here that nobody named, or that is no Temporal."""
+    remedy = f"set TEMPORAL_ADDRESS=127.0.0.1:{dev_server.free_ports(1)[0]} in .env"
+    if target.options.get("target_host") is None:
+        raise WrongUse(
+            f"something already listens at {target.address}, perhaps another project's Temporal"
+            f" server: end it, or {remedy}; to use that server, set TEMPORAL_ADDRESS to it"
+        )
+    try:
+        asyncio.run(connect(target, quiet=True))
+    except NotReachable as error:
+        raise NotReachable(f"{error}; if another program has that port, {remedy}") from error
 
 
 def _is_listening(port: int) -> bool:
@@ -327,13 +345,20 @@ def tell_new(
     return now
 
 
-def _stamp_files() -> dict[Path, int]:
-    """Return when ``.env`` and each Python file below this folder were written.
+def _files_named(environment: Mapping[str, str]) -> list[Path]:
+    """Return the files that a worker reads at its start: limits, MCP servers and their pins."""
+    limits, mcp = (environment.get(f"SUREHAND_{name}") for name in ("LIMITS", "MCP"))
+    files = [Path(path) for path in (limits, mcp) if path]
+    return [*files, pins_of(Path(mcp))] if mcp else files
+
+
+def _stamp_files(named: Sequence[Path]) -> dict[Path, int]:
+    """Return when ``.env``, each file named and each Python file below this folder were written.
 
     Looked at each time: that needs no library, and works where no changes are reported, such
     as on mounted folders. Hidden folders and virtual environments are left out.
     """
-    found = [ENV_FILE]
+    found = [ENV_FILE, *named]
     for folder, folders, files in os.walk("."):
         if "pyvenv.cfg" in files:
             folders.clear()

@@ -378,5 +378,13 @@ def client_settings(
         task_queue=environment.get("SUREHAND_TASK_QUEUE") or DEFAULT_TASK_QUEUE,
         deployment_name=environment.get("SUREHAND_DEPLOYMENT_NAME") or DEFAULT_DEPLOYMENT,
         key=key or (Path(environment["SUREHAND_KEY"]) if environment.get("SUREHAND_KEY") else None),
-        ui_url=(ui_url or environment.get("TEMPORAL_UI_URL") or DEFAULT_UI_URL).rstrip("/"),
+        ui_url=(ui_url or environment.get("TEMPORAL_UI_URL") or _find_ui(environment)).rstrip("/"),
     )
+
+
+def _find_ui(environment: Mapping[str, str]) -> str:
+    """Return where a development server at the address shows its Web UI: 1000 ports higher."""
+    host, _, port = environment.get("TEMPORAL_ADDRESS", "").rpartition(":")
+    if host in ("127.0.0.1", "localhost") and port.isdecimal() and int(port) < 64_536:
+        return f"http://localhost:{int(port) + 1000}"
+    return DEFAULT_UI_URL

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,10 +15,13 @@ import pytest
 
 from surehand.activities.tools.describing import literal_problems
 from surehand.activities.tools.toolbox import load_toolbox
+from surehand.cli.dev import _check_server_there, _files_named, _stamp_files
 from surehand.client.plan_file import load_plan
 from surehand.process.children import Child, clean_environment
+from surehand.process.connect import find_target
 from surehand.process.dev_server import free_ports
-from surehand.process.exits import ExitCode
+from surehand.process.exits import ExitCode, WrongUse
+from surehand.process.settings import client_settings
 from tests.cli.starter import ROOT, Starter, Verbs
 from tests.cli.test_demo import running
 
@@ -102,6 +106,49 @@ def test_a_running_server_is_reused(dev: Child, settings: dict[str, str], tmp_pa
     assert f"Temporal  {address}, which was there\n" in second.output()
     assert dev.returncode is None
     assert pid_of(dev, "server start-dev")
+
+
+def test_a_server_that_nobody_named_is_not_taken_for_our_own() -> None:
+    with pytest.raises(WrongUse, match=r"already listens at localhost:7233, .* in \.env"):
+        _check_server_there(find_target({}))
+
+
+def test_what_is_no_temporal_server_is_said_before_anything_is_made(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        named = {"TEMPORAL_ADDRESS": address, "SUREHAND_DATABASE_URL": "sqlite:///ledger.db"}
+        ended = Starter({**settings, **named}, tmp_path)("dev")
+
+    assert ended.code == ExitCode.NOT_REACHABLE
+    assert f"no Temporal server answers at {address}" in ended.line()
+    assert "if another program has that port, set TEMPORAL_ADDRESS=127.0.0.1:" in ended.line()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_files_that_settings_name_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("limits.yaml", "mcp.yaml", "mcp.pins.json", "other.yaml"):
+        Path(name).touch()
+
+    seen = _stamp_files(
+        _files_named({"SUREHAND_LIMITS": "limits.yaml", "SUREHAND_MCP": "mcp.yaml"})
+    )
+
+    assert sorted(map(str, seen)) == ["limits.yaml", "mcp.pins.json", "mcp.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("address", "ui"),
+    [("127.0.0.1:20001", "localhost:21001"), ("temporal.example.com:7000", "localhost:8233")],
+)
+def test_links_lead_to_the_web_ui_of_the_server_that_is_named(address: str, ui: str) -> None:
+    found = client_settings({"TEMPORAL_ADDRESS": address, "SUREHAND_USER": "ana"})
+    assert found.ui_url == f"http://{ui}"
 
 
 @pytest.mark.parametrize("address", ["localhost:abc", "127.0.0.1:70000"])
