@@ -240,7 +240,7 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
         {"set": "cli.tenants:set_quota", "show": "cli.tenants:show_quota"},
     ),
     "limits": (
-        "Try limits over effects on what was done before.",
+        "Test limits against past effects.",
         "Who may decide, and how much (in the ledger)",
         {"try": "cli.limit_trial:try_limits"},
     ),

@@ -161,7 +161,7 @@ async def lift(
         typer.Option(metavar="FILE", help="A passkey's proof of your yes, made on a page."),
     ] = None,
 ) -> Reply:
-    """Say yes to lifting a halt; once its policy has all votes, an administrator lifts it.
+    """Agree to lift a halt. Once all that its policy asks have agreed, an administrator lifts it.
 
     Example: surehand lift halt-4f1c02aa9b7d
     """

@@ -298,7 +298,9 @@ async def list_principals(
             found = [one for one in principals.read_principals(tx) if name in (None, one.name)]
             past = principals.read_changes(tx, name) if history else []
     if name is not None and not found:
-        raise NotFound(f"there is no principal {name!r}")
+        raise NotFound(
+            f"there is no principal {name!r}; all: `{caller.settings.command('principal', 'list')}`"
+        )
     if history:
         rows = [
             [shown_time(one.at), one.principal, one.change, one.what, one.actor] for one in past

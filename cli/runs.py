@@ -333,7 +333,8 @@ async def _by_server(
             f"  was      {run.last_known_state}, as far as the server knows",
             f"  web ui   {run.web_ui}",
             *after,
-            f"No worker answers (task queue {run.task_queue}): with one, its steps are shown, too.",
+            f"No worker answers (task queue {run.task_queue}): with one, its steps are shown, too"
+            f" (`{command('dev')}` in the project's folder starts one).",
         ],
         code,
     )
@@ -411,6 +412,8 @@ async def why_waiting(connection: Connection, found: WorkflowExecutionDescriptio
         polled = await connection.polling(queue)
     if polled.seen:
         silent += f": workers poll there; `{command('doctor')}` says why they do not take it"
+    else:
+        silent += f": start one with `{command('dev')}` in the project's folder"
     if found.workflow_type not in (WORKFLOW, MODEL_RUN):
         silent += f"; does their SUREHAND_WORKFLOW_MODULES name {found.workflow_type}'s module?"
     return silent

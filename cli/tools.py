@@ -265,7 +265,7 @@ async def list_mcp(caller: options.Anybody) -> Reply:
         differ = [[one.tool, one.part, *sides(one.reviewed, one.offered)] for one in found]
         lines += ["", Table(("changed tool", "part", "reviewed", "offered"), differ)]
     pins = [f"{one.full}@{one.digest}" for one in changed if one.digest is not None]
-    lines += [f"Take it as reviewed: {command('mcp', 'pin', pin)}" for pin in pins]
+    lines += [f"Accept this definition: {command('mcp', 'pin', pin)}" for pin in pins]
     code = ExitCode.NOT_REACHABLE if offered.silent else ExitCode.DONE
     return Reply(
         McpList(tools=seen, changes=found, silent=dict(offered.silent)),

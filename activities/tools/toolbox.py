@@ -182,6 +182,8 @@ def tool(
     options: dict[str, Any] = {**locals()}  # a ``Tool`` has a field for each of them
 
     def decorate(fn: ToolFunction) -> Tool:
+        if not isinstance(effect, Effect):
+            raise ToolboxError(f"tool {name!r}: effect={effect!r}: use READ or WRITE of surehand")
         if not 0 < len(name) <= LONGEST_NAME or not 0 < len(version) <= LONGEST_VERSION:
             raise ToolboxError(
                 f"tool {name[:LONGEST_NAME]!r}: a name has 1 to {LONGEST_NAME} characters,"

@@ -179,7 +179,7 @@ def test_somebody_who_is_there_is_not_added_again(office: Office) -> None:
 def test_an_unknown_principal_is_named_and_not_made(office: Office, verb: str) -> None:
     options = [] if verb == "list" else ["--role", "ops"]
 
-    assert office.refused(verb, "ana", *options) == "surehand: there is no principal 'ana'"
+    assert office.refused(verb, "ana", *options).startswith("surehand: there is no principal 'ana'")
     assert office.shown() == []
 
 

@@ -497,3 +497,8 @@ def test_no_tree_outgrows_its_room_however_long_its_lists_are(plan: Any, longest
 
     if size_of(root) <= room and not list(overgrown(root, room)):
         assert grown(root, room, longest) <= room
+
+
+def test_an_effect_that_is_a_word_is_refused_in_one_line() -> None:
+    with pytest.raises(ToolboxError, match=r"'payments.refund': effect='wirte': use READ or WRITE"):
+        make(effect="wirte")  # type: ignore[arg-type]

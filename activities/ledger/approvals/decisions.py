@@ -310,7 +310,7 @@ def _weigh_decision(
     if not found.assurance.satisfies(assurance):
         if assurance.by_passkey:
             return VerdictCode.PASSKEY_NEEDED, f"decisions {assurance.as_text()} here"
-        return VerdictCode.UNSIGNED, "only signed decisions count here"
+        return VerdictCode.UNSIGNED, "only signed decisions count here: sign with a key (--key)"
     if found.assurance is Assurance.CHAT and assurance is not Assurance.CHAT:
         return VerdictCode.NOT_PERMITTED, "no policy of this call takes votes from the chat"
     requirements = needs_of(row).requirements
