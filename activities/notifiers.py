@@ -301,6 +301,17 @@ def _trust(server: MailServer) -> ssl.SSLContext:
 _ASKING: Final = (Kind.APPROVAL, Kind.REMINDER)
 #: Characters that a text of a message may have, says Slack.
 _LONGEST_TEXT: Final = 3000
+#: Errors of Slack after which a message never says what has become of its request.
+_FINAL: Final = (
+    *("message_not_found", "cant_update_message", "edit_window_closed"),
+    *("channel_not_found", "is_archived", "not_in_channel"),
+)
+
+
+class _Unreachable(NotDelivered):
+    """A message, or its channel, cannot be reached: what is posted there stays as it is."""
+
+
 #: How far the ledger's clock and Slack's may be apart, if a message is looked for.
 _CLOCKS_APART: Final = timedelta(hours=1)
 
@@ -318,6 +329,11 @@ class Slack:
         try:
             async with asyncio.timeout(limit), httpx.AsyncClient(timeout=limit) as client:
                 return await self._send(client, notification)
+        except _Unreachable as error:
+            if notification.outcome is None:
+                raise
+            log.warning("slack.not_updated", error=str(error))
+            return None
         except (httpx.HTTPError, TimeoutError) as error:
             raise NotDelivered(f"{type(error).__name__}: {error}") from error
 
@@ -370,7 +386,8 @@ class Slack:
             raise NotDelivered(f"{method}: HTTP {code}", pause)
         answer: dict[str, Any] = response.json()
         if not answer["ok"]:
-            raise NotDelivered(f"{method}: {answer['error']}")
+            kind = _Unreachable if answer["error"] in _FINAL else NotDelivered
+            raise kind(f"{method}: {answer['error']}")
         return answer
 
 
@@ -385,7 +402,8 @@ def blocks_of(note: Notification) -> list[dict[str, Any]]:
     texts = [told] if note.outcome is None else [told, note.outcome]
     blocks: list[dict[str, Any]] = [{"type": "section", "text": _plain(text)} for text in texts]
     buttons: list[dict[str, Any]] = []
-    if note.outcome is None and note.chat and note.kind in _ASKING:
+    # Nobody votes by a button on what was cut.
+    if note.outcome is None and note.chat and note.kind in _ASKING and len(told) <= _LONGEST_TEXT:
         value = json.dumps([note.subject, note.params_hash])
         for outcome, style in (("approve", "primary"), ("reject", "danger")):
             button = {"action_id": outcome, "text": _plain(outcome.capitalize()), "style": style}

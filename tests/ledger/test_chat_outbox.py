@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from surehand.activities.ledger.core.statements import rows_of, update_rows
+from surehand.activities.ledger.core.tables import notifications
+from surehand.activities.ledger.outbox.notification_rows import take_due
 from surehand.activities.notifiers import load_notifiers
 from surehand.activities.outbox import LEASE, POLL
 from surehand.activities.worker.settings import Settings
@@ -80,6 +83,58 @@ async def test_a_request_is_told_once_in_its_roles_channel(
     *votes, link = buttons(message)
     assert link["url"] == page
     assert [one["action_id"] for one in votes] == (["approve", "reject"] if proof == "chat" else [])
+
+
+@pytest.mark.parametrize("cut", ["description", "message"])
+async def test_what_is_not_shown_whole_has_no_button(
+    scene: Scene, slack: Workspace, cut: str
+) -> None:
+    async with chat(scene, slack) as here:
+        long = "pay " * 200 if cut == "description" else "pay"
+        here.scene.ask_approval(
+            here.scene.call(), requirement=FINANCE, proof="chat", description=long
+        )
+        if cut == "message":
+            needs = ["x" * 400] * 9
+            with here.scene.tx() as tx:
+                [row] = tx.all(rows_of(notifications, channel="slack"))
+                facts = {**row["facts"], "needs": needs}
+                tx.execute(update_rows(notifications, channel="slack").values(facts=facts))
+        assert await send(here) == {"sent": 1}
+    [(_, message)] = slack.messages
+    assert [one["action_id"] for one in buttons(message)] == ["open"]
+
+
+async def test_new_requests_come_before_what_has_become_of_others(
+    scene: Scene, slack: Workspace
+) -> None:
+    async with chat(scene, slack) as here:
+        for number in range(3):
+            here.scene.decide(here.scene.ask_approval(here.scene.call(), number=number + 1))
+            with here.scene.tx() as tx:
+                posted = update_rows(notifications, channel="slack", number=0)
+                tx.execute(posted.values(state="sent", sent_ms=tx.now_ms, message="C1:1"))
+        here.scene.ask_approval(here.scene.call(), number=4)
+        with here.scene.tx() as tx:
+            taken, *_ = take_due(tx, "slack", tx.now_ms, limit=2, lease=LEASE)
+        assert [one.notification.message for one in taken] == [None, "C1:1"]
+        assert rows(here).count(("sent", True)) == 2
+
+
+@pytest.mark.parametrize("gone", ["message", "channel"])
+async def test_a_message_that_slack_cannot_change_is_forgotten(
+    scene: Scene, slack: Workspace, gone: str
+) -> None:
+    async with chat(scene, slack) as here:
+        gated = here.scene.ask_approval(here.scene.call(), requirement=FINANCE)
+        await send(here)
+        if gone == "message":
+            slack.channels["C1"].clear()
+        else:
+            del slack.channels["C1"]
+        here.scene.close(gated, "void", after=WINDOW)
+        assert await send(here, after=POLL) == {"sent": 1}
+        assert rows(here) == [("sent", False)]
 
 
 async def test_what_is_for_nobodys_channel_goes_into_no_other_ones(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,13 +13,26 @@ from sqlalchemy import Table, text
 
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Ledger, Transaction, open_ledger
-from surehand.activities.ledger.core.tables import effects, interventions, plans, runs, steps
+from surehand.activities.ledger.core.tables import (
+    effects,
+    interventions,
+    notifications,
+    plans,
+    runs,
+    steps,
+)
 from surehand.activities.ledger.core.transaction import NoKeys
 from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.effects.interventions import must_be_told, tell_replayers
 from surehand.activities.ledger.effects.reconcile import settle_intervention
 from surehand.activities.ledger.history.reads import chain_of, interventions_of
 from surehand.activities.ledger.history.run_display import read_open_doubts
+from surehand.activities.ledger.outbox.notification import Facts, Kind
+from surehand.activities.ledger.outbox.notification_rows import (
+    record_sent,
+    take_due,
+    write_notification,
+)
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.runs.deletion import hold_run
 from surehand.activities.ledger.runs.keys import NotErasable, erase_run
@@ -219,6 +233,37 @@ async def test_an_erased_run_is_read_by_nobody_and_its_chain_holds(sealed: Ledge
     assert verify_chain(events, [head]) is None
     assert str(find_erasure(events)).endswith("by root: asked")
     assert await sealed.transact(TENANT, lambda tx: tx.all(rows_of(runs, run_id=OTHER_RUN)))
+
+
+@pytest.mark.parametrize("order", ["sent first", "erased first", "reopened"])
+async def test_an_erased_run_holds_nobodys_notifications_up(sealed: Ledger, order: str) -> None:
+    def taken(tx: Transaction) -> list[str]:
+        tx.channels = ("slack",)
+        write_notification(tx, Kind.STOPPED, Facts(what=MARKER), run_id=RUN, subject=RUN)
+        return due(tx)
+
+    def due(tx: Transaction) -> list[str]:
+        found, *_ = take_due(tx, "slack", tx.now_ms, limit=8, lease=timedelta(0))
+        return [one.notification.delivery_id for one in found]
+
+    def record(tx: Transaction) -> None:
+        record_sent(tx, sent, tx.now_ms, "C1:1")
+
+    [sent] = await sealed.transact(TENANT, taken)
+    if order == "erased first":
+        await erased(sealed)
+        await sealed.transact(TENANT, record)
+    else:
+        await sealed.transact(TENANT, record)
+        await erased(sealed)
+    again = {"state": "pending", "sent_ms": None} if order == "reopened" else {"attempts": 1}
+    change = update_rows(notifications, run_id=RUN).values(**again)
+    await sealed.transact(TENANT, lambda tx: tx.execute(change))
+
+    assert await sealed.transact(TENANT, due) == []
+    shown = rows_of(notifications, run_id=RUN).execution_options(sealed="shown")
+    [row] = await sealed.transact(TENANT, lambda tx: tx.all(shown))
+    assert (row["state"], row["message"]) == ("void" if order == "reopened" else "sent", None)
 
 
 async def test_nobody_guesses_an_erased_runs_params(sealed: Ledger) -> None:

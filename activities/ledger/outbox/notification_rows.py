@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import and_, func, or_
+from sqlalchemy import and_, case, func, null, or_
 
+from surehand.activities.ledger.core.sealed import Erased
 from surehand.activities.ledger.core.statements import ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import (
@@ -99,8 +100,9 @@ def write_notification(
 def write_approval(tx: Transaction, row: Mapping[str, Any], kind: Kind, number: int = 0) -> None:
     """Have people told of an approval request, by its row."""
     requirements = Needs.model_validate(row["needs"]).requirements
+    what = plain_line(row["description"])
     facts = Facts(
-        what=plain_line(row["description"]),
+        what=what,
         tool=row["tool"],
         params_hash=row["params_hash"],
         undo=plain_line(row["undo"]),
@@ -110,7 +112,8 @@ def write_approval(tx: Transaction, row: Mapping[str, Any], kind: Kind, number: 
         foreign=plain_line(foreign_text(foreign_content(tx, row["run_id"]))),
         signed=Assurance(row["assurance"]) is not Assurance.OPEN,
         passkey=Assurance(row["assurance"]).by_passkey,
-        chat=Assurance(row["assurance"]) is Assurance.CHAT,
+        # Nobody votes by a button on what was cut.
+        chat=Assurance(row["assurance"]) is Assurance.CHAT and not what.endswith("…"),
         until=_moment_of(row["expires_ms"]),
     )
     where = {"run_id": row["run_id"], "step_id": row["step_id"]}
@@ -159,15 +162,19 @@ def take_due(
     many are held back for a while. A chat that has told of it, or may have, is to say what has
     become of it.
     """
-    if channel in CHATS:
-        _reopen_messages(tx, channel, now_ms)
-    rows = tx.all(
+    # The order of the index, but in a chat: there people wait for what is new.
+    new_first = [notifications.c.message.is_not(None)] if channel in CHATS else []
+    found = tx.all(
         rows_of(notifications, channel=channel, state="pending")
         .where(notifications.c.due_ms <= now_ms)
-        .order_by(notifications.c.due_ms, notifications.c.notification_id)
+        .order_by(*new_first, notifications.c.due_ms, notifications.c.notification_id)
         .limit(limit)
         .with_for_update(skip_locked=True)
+        .execution_options(sealed="shown")
     )
+    if channel in CHATS and len(found) < limit:
+        found += _reopen_messages(tx, channel, now_ms, limit - len(found))
+    rows = _drop_erased(tx, found)
     over = _find_over(tx, rows, now_ms) | _find_untold(tx, channel, rows)
     outcomes = _find_outcomes(tx, channel, [one for one in rows if one["notification_id"] in over])
     over -= outcomes.keys()
@@ -187,21 +194,42 @@ def take_due(
         values = {"attempts": attempt, "due_ms": now_ms + milliseconds(lease)}
         if _change_row(tx, row["notification_id"], row["attempts"], **values):
             taken.append(_taken_from(row, attempt, outcomes.get(row["notification_id"])))
-    return taken, len(over), len(held)
+    return taken, len(over) + len(found) - len(rows), len(held)
 
 
-def _reopen_messages(tx: Transaction, channel: str, now_ms: int) -> None:
+def _drop_erased(
+    tx: Transaction, found: Sequence[Mapping[str, Any]]
+) -> Sequence[Mapping[str, Any]]:
+    """Return rows without those that nobody can read any more; these are void."""
+    erased = [row for row in found if isinstance(row["facts"], Erased)]
+    for row in erased:
+        name = row["notification_id"]
+        _change_row(tx, name, row["attempts"], state="void", message=None)
+    return [row for row in found if row not in erased]
+
+
+def _reopen_messages(
+    tx: Transaction, channel: str, now_ms: int, limit: int
+) -> list[dict[str, Any]]:
     """Have messages changed whose requests wait no more, with as much patience as for a new one."""
     expired = has_expired(approvals.c, earliest_clock(tx, now_ms))
     over = rows_of(approvals, approvals.c.approval_id).where(
         approvals.c.approval_id == notifications.c.subject,
         or_(approvals.c.state != "pending", expired),
     )
-    told = update_rows(notifications, channel=channel, state="sent").where(
-        notifications.c.message.is_not(None), over.exists()
+    told = tx.all(
+        rows_of(notifications, channel=channel, state="sent")
+        .where(notifications.c.message.is_not(None), over.exists())
+        .order_by(notifications.c.sent_ms, notifications.c.notification_id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+        .execution_options(sealed="shown")
     )
     again = {"state": "pending", "sent_ms": None, "attempts": 0}
-    tx.execute(told.values(**again, due_ms=now_ms, written_ms=now_ms))
+    again |= {"due_ms": now_ms, "written_ms": now_ms}
+    mine = notifications.c.notification_id.in_([row["notification_id"] for row in told])
+    tx.execute(update_rows(notifications, state="sent").where(mine).values(**again))
+    return [{**row, **again} for row in told]
 
 
 def _find_outcomes(
@@ -303,11 +331,15 @@ def _find_over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int) 
 def record_sent(
     tx: Transaction, notification_id: str, now_ms: int, message: str | None = None
 ) -> bool:
-    """Record that it was sent, whatever else was thought of it; ``False`` if that is known."""
+    """Record that it was sent, whatever else was thought of it; ``False`` if that is known.
+
+    The message of what is void is not kept: its run may be erased.
+    """
+    kept = case((notifications.c.state == "void", null()), else_=message)
     touched = tx.execute(
         update_rows(notifications, notification_id=notification_id)
         .where(notifications.c.state != "sent")
-        .values(state="sent", sent_ms=now_ms, error=None, message=message)
+        .values(state="sent", sent_ms=now_ms, error=None, message=kept)
     )
     return touched == 1
 
@@ -321,7 +353,8 @@ def put_off(tx: Transaction, taken: Taken, error: str, due_ms: int) -> bool:
 def give_up(tx: Transaction, taken: Taken, error: str) -> bool:
     """Record that it will not be sent any more; ``False`` if somebody else has it."""
     note = taken.notification
-    if not _change_row(tx, note.delivery_id, taken.attempt, state="failed", error=error):
+    failed = {"state": "failed", "error": error, "message": None}
+    if not _change_row(tx, note.delivery_id, taken.attempt, **failed):
         return False
     tx.event(
         note.run_id,
@@ -350,8 +383,9 @@ def find_unserved(
         .order_by(notifications.c.written_ms)
         .limit(_BATCH)
         .with_for_update(skip_locked=True)
+        .execution_options(sealed="shown")
     )
-    return [_taken_from(row, row["attempts"]) for row in rows]
+    return [_taken_from(row, row["attempts"]) for row in _drop_erased(tx, rows)]
 
 
 def _change_row(tx: Transaction, name: str, at_attempt: int, /, **values: Any) -> bool:

@@ -187,9 +187,10 @@ def erase_run(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure
         .values(document=null())
     )
     theirs = notifications.c.run_id.in_(found)
-    tx.execute(update_rows(notifications, state="pending").where(theirs).values(state="void"))
+    # First: of what is being reopened it waits for, and then that is pending.
     kept = update_rows(notifications).where(theirs, notifications.c.message.is_not(None))
     tx.execute(kept.values(message=null()))
+    tx.execute(update_rows(notifications, state="pending").where(theirs).values(state="void"))
     # What a notifier has raised may repeat what it was to tell.
     raised = update_rows(notifications).where(theirs, notifications.c.error.is_not(None))
     tx.execute(raised.values(error=null()))
