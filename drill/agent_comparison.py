@@ -225,22 +225,25 @@ class Comparison:
             "SUREHAND_MCP": "",
         }
         world = partial(read_effects, folder)
-        request = ComparisonRequest(str(plan), world=world, fresh=_fresh)
+        request = ComparisonRequest(str(plan), world=world, fresh=lambda _: {})  # told apart by run
         suite = Suite(request, self.environment, self.settings, variables, self.say)
         found = await suite.run()
-        steps = list(dict.fromkeys(cell.step for cell in found.cells))
-        called = [next(one.tool for one in found.cells if one.step == step) for step in steps]
-        if called != (wanted := [call.tool for call in agent.calls]):
+        called = {cell.step: cell.tool for cell in found.cells}
+        wanted = [call.tool for call in agent.calls]
+        # By tool: the calls of one turn come in any order.
+        steps = sorted(called, key=called.__getitem__)
+        places = sorted(range(len(wanted)), key=wanted.__getitem__)
+        if (made_by := sorted(called.values())) != sorted(wanted):
             self.environment.kept = True
             raise WrongUse(
-                f"with Surehand {agent.name} calls {', '.join(called) or 'nothing'}, and as it is"
+                f"with Surehand {agent.name} calls {', '.join(made_by) or 'nothing'}, and as it is"
                 f" {', '.join(wanted)}: see the logs in {self.environment.folder}"
             )
         made = read_calls(folder / WORLD)
         cells = [
             ComparedCell(
                 with_surehand=True,
-                call=steps.index(cell.step) + 1,
+                call=places[steps.index(cell.step)] + 1,
                 tool=cell.tool,
                 point=_SAME[CrashPoint(cell.point)],
                 outcome=_judge_effects(
@@ -277,12 +280,9 @@ class ComparisonRequest(DrillRequest):
         return [first, CrashPoint.DURING_CALL, CrashPoint.BEFORE_REPORT]
 
 
-def _fresh(context: Context) -> dict[str, Any]:
-    return {}  # what an agent's tools leave is told apart by the run
-
-
 def read_effects(folder: Path, context: Context) -> dict[str, Any]:
     made = [one for one in read_calls(folder / WORLD) if one.run == context.run_id]
+    made.sort(key=lambda one: one.content)  # calls of one turn come in any order
     return {
         "effects": dict(Counter(one.tool for one in made)),
         "calls": [{"tool": one.tool, "params": one.params} for one in made],
@@ -312,7 +312,8 @@ def _judge_effects(
 def describe_comparison(found: ComparisonReport) -> Lines:
     """Yield the report as people read it."""
     cells = {(cell.with_surehand, cell.call, cell.point): cell for cell in found.cells}
-    yield ""
+    yield Styled(f"{found.agent}, tried on {time.strftime('%Y-%m-%d')}", "bold")
+    yield "Killed before the effect; during, with the answer on its way; after the agent has it."
     rows = []
     for number, call in enumerate(found.calls, 1):
         name = f"{number} {call.tool}" + (" (read)" if call.reads else "")

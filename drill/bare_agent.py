@@ -132,7 +132,6 @@ class CallCounter:
         self.run = run
         self.tools: dict[str, AgentTool] = {}
         self._asked = Counter[str]()
-        self._number = 0
         self._dies_next = False
         self._one = threading.Lock()
 
@@ -156,11 +155,12 @@ class CallCounter:
         plain = to_jsonable_python(params, fallback=repr)
         call = CountedCall(tool=tool, params=plain, reads=self.tools[tool].reads)
         with self._one:
-            self._number += 1
-            number, asked = self._number, self._asked[call.content]
+            asked = self._asked[call.content]
             self._asked[call.content] += 1
-        self._die_at(number, BEFORE)
         before = self.run.agent.find_answer(call, asked)
+        # Not by its place: the calls of one turn come in any order.
+        number = next((n for n, one in enumerate(self.run.agent.calls, 1) if one is before), 0)
+        self._die_at(number, BEFORE)
         answer = self.run.agent.answers.get(tool, MADE) if before is None else before.answer
         return number, call.model_copy(update={"answer": answer}), before is not None
 

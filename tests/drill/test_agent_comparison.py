@@ -52,6 +52,22 @@ def test_an_agent_as_it_is_doubles_what_surehand_makes_once(
     assert {(c.outcome.value, c.effects) for c in with_surehand} == {("right", 1)}
 
 
+@pytest.mark.crash
+def test_calls_of_one_turn_are_compared_in_whatever_order_they_come(starter: Starter) -> None:
+    ended = starter("try", f"{TRIED}.pydantic_ai:at_once", "--json")
+    assert ended.code == 0, ended
+    assert f"{TRIED}.pydantic_ai:at_once, tried on " in ended.err
+    report = ComparisonReport.model_validate(ended.document())
+    assert sorted(one.tool for one in report.calls) == ["notify", "refund", "refund"]
+    tools = {(c.with_surehand, c.call, c.tool) for c in report.cells}
+    assert tools == {
+        (way, number, one.tool)
+        for way in (False, True)
+        for number, one in enumerate(report.calls, 1)
+    }
+    assert {c.outcome.value for c in report.cells if c.with_surehand} == {"right"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -17,7 +17,17 @@ def decide(messages: list[Any], info: Any) -> ModelResponse:
     return ModelResponse(parts=[ToolCallPart(*call) if call else TextPart("paid back")])
 
 
+def decide_at_once(messages: list[Any], info: Any) -> ModelResponse:
+    if len(messages) > 1:
+        return ModelResponse(parts=[TextPart("paid back")])
+    calls = (("refund", {"order_id": f"order-{n}"} | AMOUNT) for n in (2, 1))
+    return ModelResponse(
+        parts=[*(ToolCallPart(*call) for call in calls), ToolCallPart("notify", ORDER)]
+    )
+
+
 clerk = Agent(FunctionModel(decide))
+at_once = Agent(FunctionModel(decide_at_once))
 
 
 @clerk.tool_plain
@@ -25,6 +35,12 @@ def get_order(order_id: str) -> dict[str, str]:
     return {"order_id": order_id, "total": "12.50"}
 
 
+@at_once.tool_plain
 @clerk.tool_plain
 def refund(order_id: str, amount: str) -> str:
+    return refuse_effect()
+
+
+@at_once.tool_plain
+def notify(order_id: str) -> str:
     return refuse_effect()
