@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from surehand.activities.ledger.core.store import Transaction, open_ledger
 from surehand.activities.ledger.core.tables import notifications
 from surehand.activities.ledger.outbox.notification import SEND_LIMIT, Notification, Notifier
 from surehand.activities.outbox import Outbox
+from surehand.process.children import Child, python
 from tests.ledger.scene import Scene
 
+ROOT: Final = Path(__file__).parents[2]
 RECEIVER: Final = "receiver"
 
 
@@ -88,3 +94,25 @@ async def tenant_outbox(
         made = Outbox(ledger, notifiers, clock=clock, limit=limit, approvals_url=approvals_url)
         with made as outbox:
             yield TenantOutbox(Scene(ledger, scene.tenant), receiver, clock, outbox)
+
+
+class OnArrival(Protocol):
+    """An outside service, and what happens when something reaches it, before it answers."""
+
+    on_arrival: Callable[[], None]
+
+
+async def kill_outbox_on_arrival(
+    service: OnArrival, tenant: str, settings: Mapping[str, str], log: Path
+) -> str:
+    """Kill a process that sends what is due while it waits for the answer; return its output."""
+    environment = {f"SUREHAND_{name.upper()}": value for name, value in settings.items()}
+    doomed = Child(
+        python("tests.outbox_process", tenant),
+        environment={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
+        log=log,
+    )
+    service.on_arrival = lambda: doomed.signal(signal.SIGKILL)
+    assert await asyncio.to_thread(doomed.wait, 60) == -signal.SIGKILL
+    service.on_arrival = lambda: None
+    return doomed.output()

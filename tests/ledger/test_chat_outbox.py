@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -18,14 +15,12 @@ from surehand.activities.ledger.outbox.notification_rows import take_due
 from surehand.activities.notifiers import load_notifiers
 from surehand.activities.outbox import LEASE, POLL
 from surehand.activities.worker.settings import Settings
-from surehand.process.children import Child, python
 from surehand.workflows.plan.policy import Requirement
 from tests.ledger.databases import Database
 from tests.ledger.scene import WINDOW, Scene
-from tests.ledger.tenant_outbox import TenantOutbox, tenant_outbox
+from tests.ledger.tenant_outbox import TenantOutbox, kill_outbox_on_arrival, tenant_outbox
 from tests.notifiers.slack import TOKEN, Workspace, buttons, words, workspace
 
-ROOT = Path(__file__).parents[2]
 FINANCE = Requirement(roles=("finance",))
 
 
@@ -202,19 +197,10 @@ async def test_what_was_posted_and_not_recorded_is_not_posted_again(
     scene: Scene, database: Database, slack: Workspace, tmp_path: Path, decided: bool
 ) -> None:
     given = {"database_url": database.url, "notify": "slack", **settings(scene, slack)}
-    environment = {f"SUREHAND_{name.upper()}": value for name, value in given.items()}
     async with chat(scene, slack) as here:
         gated = here.scene.ask_approval(here.scene.call())
-        doomed = Child(
-            python("tests.outbox_process", scene.tenant),
-            environment={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
-            log=tmp_path / "outbox.log",
-        )
-        # It has posted, and waits for the answer.
-        slack.on_arrival = lambda: doomed.signal(signal.SIGKILL)
-        assert await asyncio.to_thread(doomed.wait, 60) == -signal.SIGKILL
-        slack.on_arrival = lambda: None
-        assert TOKEN not in doomed.output()
+        log = tmp_path / "outbox.log"
+        assert TOKEN not in await kill_outbox_on_arrival(slack, scene.tenant, given, log)
         for number in range(3):  # others write there, too
             slack.channels["C2"][f"9999999999.{number}"] = {"ts": f"9999999999.{number}"}
         if decided:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +9,10 @@ import pytest
 
 from surehand.activities.notifiers import Webhook, secret_of, url_of
 from surehand.activities.outbox import LEASE
-from surehand.process.children import Child, python
 from tests.ledger.databases import Database
 from tests.ledger.scene import Scene
-from tests.ledger.tenant_outbox import tenant_outbox
+from tests.ledger.tenant_outbox import kill_outbox_on_arrival, tenant_outbox
 from tests.notifiers.receiver import Receiver, receiving
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -33,18 +27,9 @@ async def test_what_was_sent_and_not_recorded_is_sent_again_with_its_id_and_reco
 ) -> None:
     webhook = Webhook(url_of(receiver.url), secret_of(receiver.secret))
     settings = {"database_url": database.url, "notify": "webhook", **receiver.settings()}
-    environment = {f"SUREHAND_{name.upper()}": value for name, value in settings.items()}
     async with tenant_outbox(scene, webhook=webhook) as here:
         here.scene.ask_approval(here.scene.call())
-        doomed = Child(
-            python("tests.outbox_process", scene.tenant),
-            environment={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
-            log=tmp_path / "outbox.log",
-        )
-        # It has sent, and waits for the answer.
-        receiver.on_arrival = lambda: doomed.signal(signal.SIGKILL)
-        assert await asyncio.to_thread(doomed.wait, 60) == -signal.SIGKILL
-        receiver.on_arrival = lambda: None
+        await kill_outbox_on_arrival(receiver, scene.tenant, settings, tmp_path / "outbox.log")
         [row] = [row for row in here.rows() if row["channel"] == "webhook"]
         assert (row["state"], row["attempts"], len(receiver.got)) == ("pending", 1, 1)
 

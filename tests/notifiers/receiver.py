@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
+
+from tests.notifiers.post_server import serve_posts
 
 #: Seconds until something that was sent has to have arrived, on a loaded machine.
 PATIENCE_S: Final = 60.0
@@ -64,33 +65,11 @@ def _new_secret() -> str:
 def receiving(receiver: Receiver) -> Iterator[Receiver]:
     """Have it listen on a port of its own; the path of its URL is as secret as a token."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            code, more = receiver.take(headers, body)
-            self.send_response(code)
-            for name, value in more.items():
-                self.send_header(name, value)
-            self.send_header("content-length", "0")
-            self.end_headers()
+    def answer(
+        path: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        return (*receiver.take(headers, body), b"")
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass  # pytest shows what the test says
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    receiver.url = f"http://127.0.0.1:{server.server_port}/hooks/{secrets.token_hex(8)}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with serve_posts(answer) as url:
+        receiver.url = f"{url}/hooks/{secrets.token_hex(8)}"
         yield receiver
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def documents(got: list[dict[str, Any]], type_: str) -> list[dict[str, Any]]:
-    """The data of those of one type."""
-    return [one["data"] for one in got if one["type"] == type_]

@@ -12,14 +12,14 @@ import hashlib
 import hmac
 import itertools
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
+
+from tests.notifiers.post_server import serve_posts
 
 TEAM: Final = "T0123"
 TOKEN: Final = "xoxb-a-token-of-the-tests"
@@ -128,38 +128,21 @@ def workspace(*channels: str) -> Iterator[Workspace]:
     """Have a workspace with these channels listen on a port of its own."""
     there = Workspace({name: {} for name in channels})
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked: dict[str, Any]
-            body = self.rfile.read(int(self.headers["content-length"]))
-            if self.headers["content-type"] == "application/json":
-                asked = json.loads(body)
-            else:
-                asked = {name: value for name, [value] in parse_qs(body.decode()).items()}
-            for name in ("blocks", "metadata"):
-                if name in asked:
-                    asked[name] = json.loads(asked[name])
-            token = self.headers.get("authorization", "")
-            code, answer = there.answer(urlsplit(self.path).path, token, asked)
-            body = json.dumps(answer).encode()
-            self.send_response(code)
-            if code == 429:
-                self.send_header("retry-after", str(there.refuses.pop(0)))
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(
+        path: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        asked: dict[str, Any]
+        if headers["content-type"] == "application/json":
+            asked = json.loads(body)
+        else:
+            asked = {name: value for name, [value] in parse_qs(body.decode()).items()}
+        for name in ("blocks", "metadata"):
+            if name in asked:
+                asked[name] = json.loads(asked[name])
+        token = headers.get("authorization", "")
+        code, said = there.answer(urlsplit(path).path, token, asked)
+        later = {"retry-after": str(there.refuses.pop(0))} if code == 429 else {}
+        return code, later, json.dumps(said).encode()
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass  # pytest shows what the test says
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    there.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with serve_posts(answer) as there.url:
         yield there
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
