@@ -192,6 +192,9 @@ class Scheduler(RunPart):
                     await self.run_one(one, step_rules.item_facts(step, item, data.facts))
                 except StepFailed as error:
                     failed.append(error)
+                    # The first says why, and all of them whether people wanted it so.
+                    wanted = failed[0].declined and error.declined
+                    failed[0] = replace(failed[0], declined=wanted)
                     data.set_progress(step.id, failed=asdict(failed[0]))
 
         # What is under way comes first: it had its place in the execution before.
@@ -213,8 +216,7 @@ class Scheduler(RunPart):
             task.result()
         if failed:
             self._core.set_step(step.id, StepState.FAILED, error=failed[0].reason)
-            declined = all(one.declined for one in failed)
-            raise replace(failed[0], declined=declined)
+            raise failed[0]
         outputs = step_rules.output_of_list(each, data.facts)
         self._data.facts[step.id] = outputs
         self._core.set_step(step.id, StepState.SUCCEEDED, output=outputs)
