@@ -33,7 +33,7 @@ from surehand.activities.ledger.approvals.waiting import (
 from surehand.activities.ledger.core.sealed import Erased, SealedValue
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.core.tables import has_expired
-from surehand.activities.ledger.halts import Halt, find_halt, list_under_way
+from surehand.activities.ledger.halts import Halt, list_under_way
 from surehand.activities.ledger.history.run_display import OneApproval
 from surehand.activities.ledger.people.principals import Key, Principal
 from surehand.activities.ledger.runs.deletion import RunDeleted, keep_run
@@ -127,8 +127,11 @@ _FLOOD: Final = 5
 _SOON_MS: Final = 24 * 60 * 60 * 1000
 
 
-def listed(tx: Transaction, row: Mapping[str, Any], me: Principal) -> dict[str, Any]:
-    halted = find_halt(tx, row["tool"], row["run_id"]) is not None
+def describe_line(
+    row: Mapping[str, Any], me: Principal, now_ms: int, standing: Sequence[Halt]
+) -> dict[str, Any]:
+    """Return a request's line in the list; ``standing``: the halts, of which one may cover it."""
+    halted = any(one.covers(row["tool"], row["run_id"]) for one in standing)
     sealed = isinstance(row["description"], SealedValue | Erased)
     mine = fold_name(me.name)
     voted = mine in map(fold_name, row["voters"])
@@ -148,9 +151,9 @@ def listed(tx: Transaction, row: Mapping[str, Any], me: Principal) -> dict[str, 
         "asked_by": row["user_id"],
         "progress": _progress_text(needs_of(row), len(row["voters"])),
         "tags": [(kind, text) for told, kind, text in tags if told],
-        "soon": row["expires_ms"] - tx.now_ms < _SOON_MS,
+        "soon": row["expires_ms"] - now_ms < _SOON_MS,
         # While calls are halted its time stands still.
-        "left": "halted" if halted else rough_left(row["expires_ms"], tx.now_ms),
+        "left": "halted" if halted else rough_left(row["expires_ms"], now_ms),
         "expires_at": iso(row["expires_ms"]),
     }
 

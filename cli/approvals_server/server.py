@@ -48,8 +48,8 @@ from surehand.cli.approvals_server.approvals import (
     SecretReads,
     Viewed,
     describe_halt,
+    describe_line,
     group_lines,
-    listed,
     own_keys,
     show_own_decisions,
 )
@@ -266,8 +266,9 @@ class ApprovalsServer:
             elsewhere = (
                 waiting_for_others(tx, person.roles, ON_A_PAGE) if part.mine else Counter[str]()
             )
-            found = part.look(tx, person)
-            return found, [listed(tx, row, person) for row in found.rows], tools, elsewhere
+            found, standing = part.look(tx, person), list_halts(tx, standing=True)
+            lines = [describe_line(row, person, tx.now_ms, standing) for row in found.rows]
+            return found, lines, tools, elsewhere
 
         found, lines, tools, elsewhere = await self._ledger.transact(self._tenant, look)
         more = None
@@ -288,11 +289,12 @@ class ApprovalsServer:
         )
 
     async def _halts_document(self, request: Request, me: str) -> Response:
-        lifting = self._read_lifting()
-
         def look(tx: Transaction) -> list[dict[str, Any]]:
-            person = {"tenant": self._tenant, "principal": me, **own_keys(_find_person(tx, me)[1])}
             standing = list_halts(tx, standing=True)
+            if not standing:
+                return []
+            lifting = self._read_lifting()
+            person = {"tenant": self._tenant, "principal": me, **own_keys(_find_person(tx, me)[1])}
             return [person | describe_halt(tx, one, lifting) for one in standing]
 
         return JSONResponse(await self._ledger.transact(self._tenant, look))
@@ -493,7 +495,7 @@ class ApprovalsServer:
         if decision.approver != me:
             raise exits.WrongUse(f"you are signed in as {me}, and decide in no other name")
         try:
-            # Where no yes is lacking, whoever may look here could lift it.
+            # If no vote were missing, anybody who may look here could lift it.
             told = await vote_and_lift(
                 self._ledger, self._tenant, decision, self._read_lifting(), must_count=True
             )

@@ -174,6 +174,8 @@ def take_due(
     )
     if channel in CHATS and len(found) < limit:
         found += _reopen_messages(tx, channel, now_ms, limit - len(found))
+    if not found:
+        return [], 0, 0
     rows = _drop_erased(tx, found)
     over = _find_over(tx, rows, now_ms) | _find_untold(tx, channel, rows)
     outcomes = _find_outcomes(tx, channel, [one for one in rows if one["notification_id"] in over])
@@ -205,13 +207,13 @@ def _drop_erased(
     for row in erased:
         name = row["notification_id"]
         _change_row(tx, name, row["attempts"], state="void", message=None)
-    return [row for row in found if row not in erased]
+    return [row for row in found if not isinstance(row["facts"], Erased)]
 
 
 def _reopen_messages(
     tx: Transaction, channel: str, now_ms: int, limit: int
 ) -> list[dict[str, Any]]:
-    """Have messages changed whose requests wait no more, with as much patience as for a new one."""
+    """Queue messages for an update if their requests are over, with the patience of new ones."""
     expired = has_expired(approvals.c, earliest_clock(tx, now_ms))
     over = rows_of(approvals, approvals.c.approval_id).where(
         approvals.c.approval_id == notifications.c.subject,
@@ -225,6 +227,8 @@ def _reopen_messages(
         .with_for_update(skip_locked=True)
         .execution_options(sealed="shown")
     )
+    if not told:
+        return []
     again = {"state": "pending", "sent_ms": None, "attempts": 0}
     again |= {"due_ms": now_ms, "written_ms": now_ms}
     mine = notifications.c.notification_id.in_([row["notification_id"] for row in told])
