@@ -28,12 +28,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from surehand.cli.approvals_server.oidc import Registered, Subjects
+from surehand.cli.approvals_server.sign_in import Registered, Subjects
 from surehand.cli.options import translated
-from surehand.client.messages import USUAL_SIGNATURE, find_approval, read_key, sign
+from surehand.client.messages import find_approval, fresh_claims, read_key, sign
 from surehand.process.exits import NoWorker, Unanswered, WrongUse
 from surehand.process.settings import PREFIX
-from surehand.workflows.contracts.approvals import ChatClaims, DecisionOutcome, Verdict, audience
+from surehand.workflows.contracts.approvals import ChatClaims, DecisionOutcome, Verdict
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -45,7 +45,7 @@ log = structlog.get_logger()
 SLACK: Final = "/chat/slack"
 #: How old a press may be, as Slack recommends.
 _LASTS: Final = timedelta(minutes=5)
-#: Bytes: it has the whole message.
+#: Bytes of a press, which carries the whole message.
 _LARGEST: Final = 256 * 1024
 #: Hands on a decision to its run.
 Forward = Callable[[str, Mapping[str, Any]], Awaitable[Verdict]]
@@ -124,11 +124,7 @@ class ChatVotes:
                 if approval_id != press.approval_id:
                     raise WrongUse("that message is another tenant's")
                 claims = ChatClaims(
-                    aud=audience(self._tenant),
-                    sub=me,
-                    iat=now,
-                    exp=now + int(USUAL_SIGNATURE.total_seconds()),
-                    jti=press.nonce,
+                    **fresh_claims(me, self._tenant, now) | {"jti": press.nonce},
                     run_id=run_id,
                     approval_id=approval_id,
                     params_hash=press.params_hash,

@@ -6,9 +6,6 @@ with limits: its answers are judged here as those of a stranger.
 An answer has to come back in the browser that began the sign-in: a cookie says so. So no link can
 sign anybody in as somebody else (login CSRF). Each sign-in ends once; nonce and verifier bind its
 code and ID token to it.
-
-A file says which subject of which issuer is which principal. It is reviewed like other settings,
-and holds no secret. It is not in the ledger, because a sign-in proves nothing there.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ import secrets
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -41,18 +38,15 @@ from authlib.oidc.core import CodeIDToken  # type: ignore[import-untyped]
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
-from pydantic import TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from surehand.cli.approvals_server.pages import error, page
-from surehand.cli.approvals_server.sign_in import digest_of
-from surehand.cli.people import check_name
+from surehand.cli.approvals_server.sign_in import Registered, Subjects, digest_of
 from surehand.cli.serving import is_loopback
 from surehand.process import clock
 from surehand.process.exits import WrongUse
-from surehand.process.files import BadDocument, read_document, stamp_of
 from surehand.process.settings import PREFIX
 from surehand.workflows.plain_text import plain
 
@@ -88,10 +82,7 @@ _BYTES: Final = 32
 #: A setting that begins so names the file with the secret.
 _FILE: Final = "file:"
 _OTHERS: Final = 0o077
-_TENANTS: Final = TypeAdapter(dict[str, dict[str, dict[str, str]]])
 
-#: Tells whether there is a principal of a name.
-Registered = Callable[[str], Awaitable[bool]]
 #: Signs somebody in with an answer; asks each time whether that still counts.
 Begin = Callable[[Request, Response, str, Callable[[], bool]], None]
 
@@ -404,53 +395,6 @@ class OidcSignIn:
         subjects = self._subjects
         self._sign_in(request, answer, me, lambda: subjects.principal(issuer, subject) == me)
         return answer
-
-
-class Subjects:
-    """Which subject of which issuer is which principal of a tenant; read again on changes.
-
-    Two providers may give the same subject to two people. So tenant, issuer and subject are
-    compared letter by letter, and no other claim takes part.
-    """
-
-    def __init__(self, file: Path, tenant: str) -> None:
-        """Read the file; WrongUse: it cannot be read, or says something else."""
-        self._file = file
-        self._tenant = tenant
-        self._stamp = self._stamp_now()
-        self._subjects = self._read_subjects()
-
-    def principal(self, issuer: str, subject: str) -> str | None:
-        """Return who that is; ``None``: nobody, or not any more, or the file cannot be read."""
-        try:
-            stamp = self._stamp_now()
-            if stamp != self._stamp:
-                self._subjects, self._stamp = self._read_subjects(), stamp
-        except WrongUse:
-            return None
-        return self._subjects.get(issuer, {}).get(subject)
-
-    def _read_subjects(self) -> Mapping[str, Mapping[str, str]]:
-        try:
-            document = _TENANTS.validate_python(read_document(self._file), strict=True)
-            for issuers in document.values():
-                for name in (name for subjects in issuers.values() for name in subjects.values()):
-                    check_name(name)
-        except BadDocument as error:
-            raise WrongUse(f"{self._file} cannot be read: {error}") from error
-        except ValidationError as error:
-            raise WrongUse(
-                f"{self._file} is not TENANT: {{ISSUER: {{SUBJECT: PRINCIPAL}}}}"
-            ) from error
-        except WrongUse as error:
-            raise WrongUse(f"{self._file}: {error}") from error
-        return document.get(self._tenant, {})
-
-    def _stamp_now(self) -> tuple[int, ...]:
-        try:
-            return stamp_of(self._file)
-        except OSError as error:
-            raise WrongUse(f"{self._file} cannot be read: {error.strerror}") from error
 
 
 def oidc_of(settings: Settings, tenant: str, registered: Registered) -> OidcSignIn:

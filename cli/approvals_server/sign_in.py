@@ -1,9 +1,13 @@
-"""Who is signed in, and the one-time links that sign people in without an identity provider.
+"""Who is signed in, one-time links that sign people in, and whose an account elsewhere is.
 
 The server makes a secret each time it starts, and writes it into a file that only its own user
 reads. Whoever reads that file makes links; the same user reads the ledger's settings, too. A link's
 token says who it signs in, and until when, with an HMAC by the secret. So the server keeps only the
 tokens that were spent, and a restart makes all earlier links void.
+
+Elsewhere a provider signs people in, or a chat has them. A file says which subject of which issuer
+is which principal. It is reviewed like other settings, and holds no secret. It is not in the
+ledger, because a sign-in proves nothing there.
 
 A sign-in lets somebody look. What they decide is proven by their signature, or by nothing.
 """
@@ -19,15 +23,18 @@ import stat
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pydantic import TypeAdapter, ValidationError
+
+from surehand.cli.people import check_name
 from surehand.process import clock
 from surehand.process.exits import NotReachable, WrongUse
-from surehand.process.files import replace_whole
+from surehand.process.files import BadDocument, read_document, replace_whole, stamp_of
 
 #: How long a link counts, unless it was used.
 LINK_LASTS: Final = timedelta(minutes=10)
@@ -45,6 +52,10 @@ LONGEST_TOKEN: Final = 2000
 #: The secret signs nothing else under this prefix.
 _DOMAIN: Final = b"surehand-approvals-link\n"
 _OTHERS: Final = 0o077
+_TENANTS: Final = TypeAdapter(dict[str, dict[str, dict[str, str]]])
+
+#: Tells whether there is a principal of a name.
+Registered = Callable[[str], Awaitable[bool]]
 
 
 class BadLink(Exception):
@@ -201,3 +212,50 @@ class SignIns:
 def digest_of(secret: str) -> str:
     """Return the digest by which a cookie or a token is remembered."""
     return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class Subjects:
+    """Which subject of which issuer is which principal of a tenant; read again on changes.
+
+    Two providers may give the same subject to two people. So tenant, issuer and subject are
+    compared letter by letter, and no other claim takes part.
+    """
+
+    def __init__(self, file: Path, tenant: str) -> None:
+        """Read the file; WrongUse: it cannot be read, or says something else."""
+        self._file = file
+        self._tenant = tenant
+        self._stamp = self._stamp_now()
+        self._subjects = self._read_subjects()
+
+    def principal(self, issuer: str, subject: str) -> str | None:
+        """Return who that is; ``None``: nobody, or not any more, or the file cannot be read."""
+        try:
+            stamp = self._stamp_now()
+            if stamp != self._stamp:
+                self._subjects, self._stamp = self._read_subjects(), stamp
+        except WrongUse:
+            return None
+        return self._subjects.get(issuer, {}).get(subject)
+
+    def _read_subjects(self) -> Mapping[str, Mapping[str, str]]:
+        try:
+            document = _TENANTS.validate_python(read_document(self._file), strict=True)
+            for issuers in document.values():
+                for name in (name for subjects in issuers.values() for name in subjects.values()):
+                    check_name(name)
+        except BadDocument as error:
+            raise WrongUse(f"{self._file} cannot be read: {error}") from error
+        except ValidationError as error:
+            raise WrongUse(
+                f"{self._file} is not TENANT: {{ISSUER: {{SUBJECT: PRINCIPAL}}}}"
+            ) from error
+        except WrongUse as error:
+            raise WrongUse(f"{self._file}: {error}") from error
+        return document.get(self._tenant, {})
+
+    def _stamp_now(self) -> tuple[int, ...]:
+        try:
+            return stamp_of(self._file)
+        except OSError as error:
+            raise WrongUse(f"{self._file} cannot be read: {error.strerror}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +14,13 @@ import typer
 from pydantic import JsonValue
 
 from surehand.cli import options
-from surehand.cli.approvals_server.sign_in import DEFAULT_FOLDER, LINK_LASTS, Links, Server
+from surehand.cli.approvals_server.sign_in import (
+    DEFAULT_FOLDER,
+    LINK_LASTS,
+    Links,
+    Registered,
+    Server,
+)
 from surehand.cli.halt_calls import read_lifting
 from surehand.cli.options import Caller, ledger_of, open_artifacts, read_settings, read_toolbox
 from surehand.cli.people import check_name
@@ -25,7 +31,6 @@ from surehand.process.settings import PREFIX, load_extra
 
 if TYPE_CHECKING:
     from surehand.activities.worker.settings import Settings
-    from surehand.cli.approvals_server.chat import ChatVotes
     from surehand.cli.approvals_server.oidc import OidcSignIn
 
 #: By name: a passkey belongs to a name, and no browser makes one for an IP address.
@@ -62,8 +67,8 @@ async def serve(
 ) -> ExitCode:
     """Serve the pages on which approvers see what waits for them, and decide.
 
-    What they decide is signed in their browsers: this server has no key. It speaks no TLS: put a
-    proxy in front of it where others reach it.
+    What they decide is signed in their browsers; this server has a key only for votes in a chat. It
+    speaks no TLS: put a proxy in front of it if others reach it.
 
     Example: surehand approvals serve
     """
@@ -84,11 +89,11 @@ async def serve(
             return await ledger.transact(caller.tenant, principals.has_principal, name)
 
         oidc = _find_oidc(settings, caller.tenant, registered)
-        chat: ChatVotes | None = None
+        chat = None
         if settings.slack_signing_secret.get_secret_value():
-            need = f"{PREFIX}SLACK_SIGNING_SECRET needs Authlib"
-            votes = load_extra("surehand.cli.approvals_server.chat", "approvals", need)
-            chat = votes.chat_of(settings, caller.tenant, registered)
+            from surehand.cli.approvals_server.chat import chat_of
+
+            chat = chat_of(settings, caller.tenant, registered)
         takes_links = oidc is None or only_here(address[0], named)
 
         def app_at(url: str) -> Any:
@@ -112,9 +117,7 @@ async def serve(
     return ExitCode.DONE
 
 
-def _find_oidc(
-    settings: Settings, tenant: str, registered: Callable[[str], Awaitable[bool]]
-) -> OidcSignIn | None:
+def _find_oidc(settings: Settings, tenant: str, registered: Registered) -> OidcSignIn | None:
     """Return how people sign in by an identity provider; ``None``: none is set."""
     if not settings.oidc_issuer:
         return None

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from surehand.activities.worker.settings import Settings
-from surehand.cli.approvals_server.oidc import Subjects, client_of
-from surehand.cli.approvals_server.sign_in import BadLink, Links, Server
+from surehand.cli.approvals_server.oidc import client_of
+from surehand.cli.approvals_server.sign_in import BadLink, Links, Server, Subjects
 from surehand.cli.approvals_server.verbs import only_here
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.process.settings import read_environment

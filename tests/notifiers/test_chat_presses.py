@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from starlette.applications import Starlette
 
 from surehand.cli.approvals_server.chat import SLACK, ChatVotes
-from surehand.cli.approvals_server.oidc import Subjects
+from surehand.cli.approvals_server.sign_in import Subjects
 from surehand.process.exits import NotReachable, NoWorker, Unanswered
 from surehand.workflows.contracts.approvals import Verdict, VerdictCode
 from tests.notifiers.slack import SECRET, TEAM, Workspace, signed, workspace

@@ -14,9 +14,9 @@ from starlette.types import ASGIApp
 
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.people import principals
-from surehand.cli.approvals_server.oidc import ClientOf, IdentityProvider, OidcSignIn, Subjects
+from surehand.cli.approvals_server.oidc import ClientOf, IdentityProvider, OidcSignIn
 from surehand.cli.approvals_server.server import ApprovalsServer
-from surehand.cli.approvals_server.sign_in import Links, Server
+from surehand.cli.approvals_server.sign_in import Links, Server, Subjects
 from surehand.client.client import Client
 from surehand.process.exits import NotReachable
 from surehand.workflows.identity import DEFAULT_TENANT
