@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from surehand.process.exits import NoSuchRun, WrongUse
 from surehand.process.settings import ClientSettings
-from surehand.verify import ALGORITHM, LONGEST_SIGNATURE
+from surehand.verify import ALGORITHM
 from surehand.workflows.canonical_json import NotCanonical, canonical_json, digest
 from surehand.workflows.contracts.approvals import (
     ApprovalRequest,
@@ -95,6 +95,8 @@ def find_approval(tenant: str, text: str) -> tuple[str, str]:
 
 #: From signing to expiry: a decision is sent at once, or by hand a little later.
 USUAL_SIGNATURE: Final = timedelta(minutes=5)
+#: How long a resume token counts: for today's work, and gone tomorrow.
+_TOKEN_LASTS: Final = timedelta(hours=1)
 #: Bytes of a nonce: nobody meets another one's by chance.
 NONCE: Final = 24
 #: Bytes; a key file has about 120.
@@ -158,19 +160,10 @@ def read_key(path: Path) -> Ed25519PrivateKey:
 
 
 def claims_for(
-    decision: Decision,
-    tenant: str,
-    run_id: str,
-    now: int,
-    *,
-    lasts: timedelta = USUAL_SIGNATURE,
-    edited: str | None = None,
+    decision: Decision, tenant: str, run_id: str, now: int, *, edited: str | None = None
 ) -> DecisionClaims:
-    seconds = int(lasts.total_seconds())
-    if not 0 < seconds <= LONGEST_SIGNATURE:
-        raise WrongUse(f"a signature lasts 1 to {LONGEST_SIGNATURE} s, not {seconds} s")
     return DecisionClaims(
-        **fresh_claims(decision.approver, tenant, now, seconds),
+        **fresh_claims(decision.approver, tenant, now),
         approval_id=decision.approval_id,
         run_id=run_id,
         params_hash=decision.params_hash,
@@ -195,15 +188,13 @@ def sign_start(request: StartRun, key: Ed25519PrivateKey, now: int) -> StartRun:
     return request.model_copy(update={"signature": sign(key, claims)})
 
 
-def fresh_claims(
-    signer: str, tenant: str, now: int, seconds: int = int(USUAL_SIGNATURE.total_seconds())
-) -> dict[str, Any]:
+def fresh_claims(signer: str, tenant: str, now: int) -> dict[str, Any]:
     """Return what all claims begin with, and a nonce that was never used."""
     return {
         "aud": audience(tenant),
         "sub": signer,
         "iat": now,
-        "exp": now + seconds,
+        "exp": now + int(USUAL_SIGNATURE.total_seconds()),
         "jti": secrets.token_urlsafe(NONCE),
     }
 
@@ -381,7 +372,7 @@ class ResumeToken(BaseModel):
         return message.model_copy(update={"proof": sign(key, claims)})
 
 
-def new_token(tenant: str, run_id: str, user: str, lasts: timedelta) -> tuple[str, ResumeKey]:
+def new_token(tenant: str, run_id: str, user: str) -> tuple[str, ResumeKey]:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from joserfc.jwk import OKPKey
 
@@ -389,7 +380,7 @@ def new_token(tenant: str, run_id: str, user: str, lasts: timedelta) -> tuple[st
     public = OKPKey.import_key(key.public_key()).as_dict()
     seed = _encode_base64(key.private_bytes_raw())
     token = ResumeToken(run_id=run_id, tenant=tenant, user=user, seed=seed)
-    return token.as_text(), ResumeKey.model_validate({"public_key": public, "lasts": lasts})
+    return token.as_text(), ResumeKey.model_validate({"public_key": public, "lasts": _TOKEN_LASTS})
 
 
 def read_token(text: str, tenant: str, run_id: str) -> ResumeToken:

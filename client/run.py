@@ -42,8 +42,6 @@ from surehand.workflows.contracts.steering import (
 from surehand.workflows.plan.references import references
 from surehand.workflows.run.deliveries import MESSAGES
 
-#: How long a resume token counts: for today's work, and gone tomorrow.
-TOKEN_LASTS: Final = timedelta(hours=1)
 #: A decision that counts, now or once its request is there.
 _COUNTS: Final = (VerdictCode.ACCEPTED, VerdictCode.HELD)
 #: What carries each message to the run.
@@ -337,7 +335,7 @@ class Run:
             >>> said = await run.resume(token=paused.resume_token)
         """
         settings = self.connection.settings
-        token, key = new_token(settings.tenant, self.run_id, settings.user, TOKEN_LASTS)
+        token, key = new_token(settings.tenant, self.run_id, settings.user)
         answer = await self._steer(PauseRun, resume_key=key, reason=reason, id=id)
         return Paused(answer.message, token)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,7 +78,7 @@ async def test_a_pause_and_its_token_outlive_the_execution(stage: Stage, order_i
     async with stage.worker_here():
         run = await stage.start(plan(refund_step(order_id)), continue_after=SOON)
         request = await run.asks()
-        text, key = new_token(DEFAULT_TENANT, run.run_id, "uma", timedelta(hours=1))
+        text, key = new_token(DEFAULT_TENANT, run.run_id, "uma")
         await told(run, Verb.PAUSE, PauseRun(actor="uma", resume_key=key))
         while len(await executions(stage, run)) < 3:
             await run.decide(decision_on(request, params_hash="sha256:" + "0" * 64))

@@ -40,7 +40,7 @@ async def test_a_resume_token_outlasts_a_call_under_way(stage: Stage, order_id: 
         run = await stage.start(plan(refund_step(order_id), look))
         await run.decide(decision_on(await run.asks()))
         await calling.reached()
-        text, key = new_token(DEFAULT_TENANT, run.run_id, "uma", timedelta(hours=1))
+        text, key = new_token(DEFAULT_TENANT, run.run_id, "uma")
         await told(run, Verb.PAUSE, PauseRun(actor="uma", resume_key=key))
         calling.go_on()
         await run.in_state(RunState.PAUSED_USER)

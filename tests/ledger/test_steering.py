@@ -228,7 +228,7 @@ class TestResumeTokens:
 
     @staticmethod
     def made(scene: Scene, user: str = OWNER) -> tuple[ResumeToken, IssuedToken]:
-        text, key = new_token(scene.tenant, RUN, user, timedelta(hours=1))
+        text, key = new_token(scene.tenant, RUN, user)
         issued = IssuedToken(
             user=user,
             public_key=key.public_key,
