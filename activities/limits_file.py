@@ -31,8 +31,8 @@ from surehand.workflows.plain_text import reasons
 from surehand.workflows.plan.policy import ApprovalPolicy, Duration, WrittenByPeople, some_time
 from surehand.workflows.plan.references import value_at
 
-#: Limits of one file. All that cover a call cost its claim one statement to count it and one lock,
-#: and those that look back equally far one query.
+#: Limits of one file. However many cover a call, its claim takes one lock, one statement to count
+#: it, and one query for each period.
 MOST_LIMITS: Final = 100
 #: For an answer of a policy: well below what an attempt takes to notice a halt.
 LONGEST_ANSWER: Final = timedelta(seconds=10)
@@ -204,9 +204,11 @@ def check_policy(path: str, policy: AskedPolicy, toolbox: Toolbox) -> None:
         problem = _find_problem(toolbox.get(name), policy.ask, paths)
         if problem is not None:
             raise LimitsError(f"{path} (SUREHAND_LIMITS): policy: {name}: {problem}")
+    if policy.tools:
+        return
     loaded = map(toolbox.get, toolbox.names())
     writes = [tool for tool in loaded if tool is not None and tool.effect is Effect.WRITE]
-    for one in () if policy.tools else paths:
+    for one in paths:
         # It is about all tools: not each of them has each param, but one does.
         if all(unknown_param(tool.params_model, one) for tool in writes):
             raise LimitsError(f"{path} (SUREHAND_LIMITS): policy: no tool has a param {one}")

@@ -312,7 +312,7 @@ class _Unreachable(NotDelivered):
     """A message, or its channel, cannot be reached: what is posted there stays as it is."""
 
 
-#: How far the ledger's clock and Slack's may be apart, if a message is looked for.
+#: How far the ledger's clock and Slack's may differ when we look for a posted message.
 _CLOCKS_APART: Final = timedelta(hours=1)
 
 
@@ -341,7 +341,7 @@ class Slack:
         channel, _, posted = (note.message or f"{self._find_channel(note)}:").partition(":")
         if not posted and note.attempt > 1:
             posted = await self._find_posted(client, channel, note)
-        # What a lock screen shows; in it Slack reads marks.
+        # Lock screens show this text, and Slack reads markup in it.
         text = escape(note.outcome or note.title, quote=False)
         content = {"channel": channel, "text": text, "blocks": json.dumps(blocks_of(note))}
         if posted:

@@ -230,7 +230,7 @@ def _start_server(caller: Caller, running: ExitStack) -> dev_server.DevServer | 
 
 
 def _check_server_there(target: Target) -> None:
-    """Refuse to use what listens at an address here that nobody named, or that is no Temporal."""
+    """Refuse to use what listens at an address here that nobody named, or that is no server."""
     remedy = f"set TEMPORAL_ADDRESS=127.0.0.1:{dev_server.free_ports(1)[0]} in .env"
     if target.options.get("target_host") is None:
         raise WrongUse(

@@ -175,8 +175,10 @@ async def lift(
                 made = read_small(proof, "proof").decode(errors="replace").strip()
                 decision = decision.model_copy(update={"signature": made})
             told = await vote_and_lift(ledger, caller.tenant, decision, lifting)
-            halt = await ledger.transact(caller.tenant, read_halt, halt_id)
-            return Reply(await ledger.transact(caller.tenant, show_halt, halt), told)
+            shown = await ledger.transact(
+                caller.tenant, lambda tx: show_halt(tx, read_halt(tx, halt_id))
+            )
+            return Reply(shown, told)
     except HaltError as error:
         raise NotFound(f"{error}; `{command('halts')}` shows those that stand") from error
     except PrincipalError as error:

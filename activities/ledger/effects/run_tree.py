@@ -495,7 +495,7 @@ _USED: Final = rows_of(
 
 @dataclass(frozen=True)
 class Fact:
-    """An effect that a step has been taken over with."""
+    """An effect that comes with a step that is taken over."""
 
     step_id: str
     entry_id: str
@@ -508,12 +508,12 @@ def effects_behind(tx: Transaction, run_id: str, steps: Iterable[str]) -> list[F
     to be told.
     """
     wanted = set(steps)
-    tree, made = tree_values(run_id), {}
+    tree, made = tree_values(run_id), dict[Fact, None]()
     for row in [*tx.all(_OWN, **tree), *tx.all(_USED, **tree)]:
         step_id = ITERATION.sub("", row["step_id"])
         if step_id in wanted:
-            made[step_id, row["entry_id"]] = Fact(step_id, row["entry_id"])
-    entry_ids, remaining = sorted({fact.entry_id for fact in made.values()}), set[str]()
+            made[Fact(step_id, row["entry_id"])] = None
+    entry_ids, remaining = sorted({fact.entry_id for fact in made}), set[str]()
     for start in range(0, len(entry_ids), _BATCH):
         locked = tx.all(
             rows_of(effects, effects.c.entry_id, effects.c.state)
@@ -522,7 +522,7 @@ def effects_behind(tx: Transaction, run_id: str, steps: Iterable[str]) -> list[F
             .with_for_update(read=True)
         )
         remaining |= {row["entry_id"] for row in locked if row["state"] in REMAINING}
-    return [fact for fact in made.values() if fact.entry_id in remaining]
+    return [fact for fact in made if fact.entry_id in remaining]
 
 
 def watch_effects(tx: Transaction, run_id: str, facts: Sequence[Fact]) -> None:

@@ -187,7 +187,7 @@ def erase_run(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure
         .values(document=null())
     )
     theirs = notifications.c.run_id.in_(found)
-    # First: of what is being reopened it waits for, and then that is pending.
+    # First, because it waits for messages that are just being reopened: those are pending then.
     kept = update_rows(notifications).where(theirs, notifications.c.message.is_not(None))
     tx.execute(kept.values(message=null()))
     tx.execute(update_rows(notifications, state="pending").where(theirs).values(state="void"))
