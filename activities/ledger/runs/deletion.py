@@ -309,10 +309,7 @@ def who_rests_on(tx: Transaction, found: Collection[str], those: ColumnElement[b
 
 def hold_run(tx: Transaction, run_id: str, *, by: str, reason: str) -> Sequence[str]:
     """Hold a run and its child runs: nothing of it goes."""
-    root = root_run_id(run_id)
-    tx.lock_run(root)
-    found = list_tree(tx, root)
-    _require_whole(tx, found)
+    found = _lock_kept(tx, run_id)
     for one in found:
         if tx.one(rows_of(holds, run_id=one)) is None:
             tx.execute(insert_row(holds, run_id=one, kept_by=by, reason=reason, kept_ms=tx.now_ms))
@@ -322,23 +319,23 @@ def hold_run(tx: Transaction, run_id: str, *, by: str, reason: str) -> Sequence[
 
 def release_run(tx: Transaction, run_id: str, *, by: str) -> Sequence[str]:
     """Hold a run and its child runs no more."""
-    root = root_run_id(run_id)
-    tx.lock_run(root)
-    found = list_tree(tx, root)
-    _require_whole(tx, found)
+    found = _lock_kept(tx, run_id)
     if not tx.execute(delete_rows(holds).where(holds.c.run_id.in_(found))):
-        raise CannotKeep(f"nobody holds run {root}")
+        raise CannotKeep(f"nobody holds run {root_run_id(run_id)}")
     for one in found:
         tx.event(one, "run.released", actor=by)
     return found
 
 
-def _require_whole(tx: Transaction, found: Collection[str]) -> None:
-    """See that none of these runs is being deleted, or is."""
-    for run_id in found:
-        going = read_deletion(tx, run_id)
-        if going is not None:
-            raise CannotKeep(going.told())
+def _lock_kept(tx: Transaction, run_id: str) -> list[str]:
+    """Lock the run at the top of a tree; returns the tree's runs, if it is not being deleted."""
+    root = root_run_id(run_id)
+    tx.lock_run(root)
+    found, going = list_tree(tx, root), read_deletion(tx, root)
+    # A tree is deleted whole, in one transaction.
+    if going is not None:
+        raise CannotKeep(going.told())
+    return found
 
 
 def begin_deletion(tx: Transaction, root: str, *, by: str) -> list[str] | str:

@@ -32,7 +32,7 @@ from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.effects.run_tree import TreeEffects
 from surehand.activities.ledger.people.starts import StartRefused, start_of
 from surehand.activities.ledger.quotas import admit_at_opening, find_queue_wait, read_limits
-from surehand.activities.ledger.runs.deletion import read_deletion
+from surehand.activities.ledger.runs.deletion import RunDeleted, keep_run
 from surehand.activities.ledger.steps import acting, foreign
 from surehand.activities.ledger.steps.artifacts import WrittenDraft, end_unneeded_drafts
 from surehand.workflows.canonical_json import digest
@@ -93,10 +93,10 @@ def open_run(
     taken: list[run_tree.Fact] = []
     if linked is not None:
         # Nothing of it is deleted meanwhile; afterwards this run keeps it.
-        tx.share_run(linked.run_id)
-        gone = read_deletion(tx, linked.run_id)
-        if gone is not None:
-            raise StartRefused(f"nothing can be taken over: {gone.told()}")
+        try:
+            keep_run(tx, linked.run_id)
+        except RunDeleted as error:
+            raise StartRefused(f"nothing can be taken over: {error}") from error
         taken = run_tree.effects_behind(tx, linked.run_id, linked.outputs)
         run_tree.must_stand(tx, linked.run_id, linked.outputs)
     plan = request.plan.model_dump(mode="json")
