@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from surehand.activities.effects.prepare import limit_amount
 from surehand.activities.ledger.approvals.requests import find_others
 from surehand.activities.ledger.core.store import Ledger, Transaction
-from surehand.activities.ledger.effects.run_tree import HIGHEST, find_highest
+from surehand.activities.ledger.effects.run_tree import has_made_more
 from surehand.activities.ledger.history.reads import list_made
 from surehand.activities.limits_file import Limit, group_values, read_limits
 from surehand.activities.tools.toolbox import Toolbox
@@ -126,8 +126,8 @@ def _try_limit(
     trial = _Trial(limit, toolbox)
     for row in list_made(tx, limit.counted, (since + limit.within) // _MS):
         if limit.run_at_most is not None:
-            made = find_highest(tx, row["run_id"], row["entry_id"], row["claimed_ms"])
-            trial.add_of_run(row, HIGHEST.index(made) > HIGHEST.index(limit.run_at_most))
+            call = row["run_id"], limit.run_at_most, row["entry_id"], row["claimed_ms"]
+            trial.add_of_run(row, has_made_more(tx, *call))
             continue
         others = find_others(tx, row["run_id"], row["approval_id"], assurance)
         trial.add(row, others, begun=row["age_ms"] <= since // _MS)

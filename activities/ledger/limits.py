@@ -58,7 +58,7 @@ class LimitUse:
     by_other: bool = False
     """Whether others have to stand behind that effect than behind the call."""
     at_most: str | None = None
-    """What the whole tree of the call's run may have made before (``run_tree.HIGHEST``)."""
+    """What the whole tree of the call's run may have made before (``run_tree.find_highest``)."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,8 @@ def _has_lapsed(tx: Transaction, use: LimitUse, entry_id: str) -> bool:
 
 
 def count_uses(tx: Transaction, uses: Sequence[LimitUse], entry_id: str) -> None:
-    """Count a claim that goes forward."""
+    """Count a claim that goes forward; what a run may make at most is told by its effects alone."""
+    uses = [use for use in uses if use.at_most is None]
     values: dict[str, Any] = {"entry_id": entry_id, "counted_ms": tx.now_ms}
     for n, use in enumerate(uses):
         values |= {f"limit_name_{n}": use.name, f"group_hash_{n}": use.group}

@@ -639,13 +639,14 @@ def _authorise_call(
     is_by_other = approval_rows.find_others(
         tx, request.run_id, request.approval_id, request.assurance
     )
-
-    def is_higher(kind: str) -> bool:
-        made = run_tree.find_highest(tx, request.run_id, entry_id)
-        return run_tree.HIGHEST.index(made) > run_tree.HIGHEST.index(kind)
-
-    of_entry, of_others = (request.uses, entry_id), (is_by_other, is_higher)
-    over = limits.find_over(tx, *of_entry, *of_others, judged=judged)
+    over = limits.find_over(
+        tx,
+        request.uses,
+        entry_id,
+        is_by_other=is_by_other,
+        is_higher=lambda kind: run_tree.has_made_more(tx, request.run_id, kind, entry_id),
+        judged=judged,
+    )
     policy = request.policy
     if policy is not None and judged:
         over += limits.find_not_allowed(policy, request.facts)

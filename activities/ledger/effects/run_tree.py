@@ -155,7 +155,7 @@ _HOW_MANY_REMAIN: Final = _tree_effects(func.count()).where(effects.c.state.in_(
 _UNDER_WAY: Final = and_(effects.c.state == "compensating", effects.c.left_because.is_(None))
 _LATEST_MS: Final = 2**62
 #: What a run has done at most, from what harms least.
-HIGHEST: Final = ("read", "undoable", "irreversible")
+_HIGHEST: Final = ("read", "undoable", "irreversible")
 _KINDS_MADE: Final = (
     _tree_effects(effects.c.undo["compensate"].as_string().is_not(None).label("undoable"))
     .where(
@@ -225,7 +225,15 @@ def find_highest(tx: Transaction, run_id: str, entry_id: str, until_ms: int = _L
     """
     values = tree_values(root_run_id(run_id)) | {"but_entry": entry_id, "until_ms": until_ms}
     made = {row["undoable"] for row in tx.all(_KINDS_MADE, **values)}
-    return HIGHEST[0 if not made else 1 if all(made) else 2]
+    return _HIGHEST[0 if not made else 1 if all(made) else 2]
+
+
+def has_made_more(
+    tx: Transaction, run_id: str, at_most: str, entry_id: str, until_ms: int = _LATEST_MS
+) -> bool:
+    """Return whether a run's whole tree has made more than ``at_most`` (see ``find_highest``)."""
+    made = find_highest(tx, run_id, entry_id, until_ms)
+    return _HIGHEST.index(made) > _HIGHEST.index(at_most)
 
 
 def used_in(tx: Transaction, run_id: str, made: Iterable[Made]) -> dict[str, list[str]]:
