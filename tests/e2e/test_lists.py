@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from temporalio.client import WorkflowExecutionStatus
 
 from surehand.activities.ledger.core.store import RunNotFound
 from surehand.activities.worker.crash_points import CrashPoint
@@ -85,6 +86,28 @@ async def test_a_kill_at_an_item_doubles_none(stage: Stage, mode: str, point: Cr
     result = await stage.finish(run, tool_modules=UNGATED)
 
     assert (result.state, made(stage, orders)) == (RunState.COMPLETED, [(1, 0)] * ITEMS)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+async def test_a_list_fails_as_people_want_only_if_each_failing_item_was_rejected(
+    stage: Stage, broken: bool
+) -> None:
+    orders = [stage.shop.new_order(), "no-such-order"]
+    async with stage.worker_here():
+        run = await stage.start(refunds(orders, parallel=2))
+        view = await run.until(lambda view: len(view.pending) == 2)
+        first, second = sorted(view.pending, key=lambda one: one.params["order_id"] != orders[0])
+        # The other one fails first, or says no as well.
+        await run.decide(decision_on(second, outcome="approve" if broken else "reject"))
+        await run.until(lambda view: len(view.pending) == 1)
+        await run.decide(decision_on(first, outcome="reject"))
+        result = await run.result()
+        shown = await run.handle.describe()
+
+    assert (result.state, made(stage, orders[:1])) == (RunState.FAILED, [(0, 0)])
+    assert shown.status is (
+        WorkflowExecutionStatus.FAILED if broken else WorkflowExecutionStatus.COMPLETED
+    )
 
 
 @pytest.mark.parametrize("mode", ["sync", "exit"])
