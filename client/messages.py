@@ -16,6 +16,7 @@ import stat
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -44,6 +45,7 @@ from surehand.workflows.run.deliveries import Malformed, parse
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from joserfc.jws import JWSRegistry
 
 #: Child runs have their step's name behind their parent's.
 _FOUND: Final = re.compile(r"[A-Za-z0-9_.:-]{1,120}(~[A-Za-z0-9_-]{1,64}(\[[0-9]+\])?(\.[0-9]+)?)*")
@@ -199,12 +201,24 @@ def fresh_claims(signer: str, tenant: str, now: int) -> dict[str, Any]:
     }
 
 
+@cache
+def signature_registry() -> JWSRegistry:
+    """Return the one algorithm of signed decisions: `ALGORITHM`, with a key on Ed25519."""
+    # Late: it costs a tenth of a second, and most verbs sign nothing.
+    from joserfc.jws import JWSRegistry
+
+    class Pinned(JWSRegistry):
+        # RFC 9864 deprecates the name EdDSA, because it leaves the curve open, and joserfc warns.
+        # Here it is not open: the name stands for RFC 9864's Ed25519, which takes no other curve.
+        algorithms = {ALGORITHM: JWSRegistry.algorithms["Ed25519"]}
+
+    return Pinned(algorithms=[ALGORITHM])
+
+
 def sign(key: Ed25519PrivateKey, claims: Signed) -> str:
     """Return the claims as a compact JWS that names the key by its thumbprint."""
     from joserfc import jws
     from joserfc.jwk import OKPKey
-
-    from surehand.process.ciphers import signature_registry
 
     own = OKPKey.import_key(key)
     header = {"alg": ALGORITHM, "kid": own.thumbprint(), "typ": claims.typ}

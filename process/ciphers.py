@@ -22,7 +22,7 @@ import stat
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
@@ -33,28 +33,12 @@ from surehand.process import settings
 from surehand.process.exits import WrongUse
 from surehand.process.files import replace_whole
 from surehand.process.off_loop import call_off_loop
-from surehand.verify import ALGORITHM
 from surehand.workflows import payload_codec
 from surehand.workflows.canonical_json import canonical_json
 from surehand.workflows.identity import tenant_of_run
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    from joserfc.jws import JWSRegistry
-
-
-@cache
-def signature_registry() -> JWSRegistry:
-    """Return the one algorithm of signed decisions: `ALGORITHM`, with a key on Ed25519."""
-    # Late: it costs a tenth of a second, and most programs sign and verify nothing.
-    from joserfc.jws import JWSRegistry
-
-    class Pinned(JWSRegistry):
-        # RFC 9864 deprecates the name EdDSA, because it leaves the curve open, and joserfc warns.
-        # Here it is not open: the name stands for RFC 9864's Ed25519, which takes no other curve.
-        algorithms = {ALGORITHM: JWSRegistry.algorithms["Ed25519"]}
-
-    return Pinned(algorithms=[ALGORITHM])
 
 
 #: Of AES-256.

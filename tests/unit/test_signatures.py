@@ -27,7 +27,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import OKPKey
 
 from surehand.activities.ledger.people.signatures import find_mismatch, verify_in_time
-from surehand.process.ciphers import signature_registry
+from surehand.client.messages import signature_registry
 from surehand.verify import (
     LONGEST_TOKEN,
     BadKey,
