@@ -86,13 +86,13 @@ def test_a_clock_that_was_set_back_is_told(scene: Scene) -> None:
 
 
 @contextmanager
-def writing(scene: Scene, ledger: Ledger, seconds: float) -> Iterator[None]:
+def writing(scene: Scene, ledger: Ledger) -> Iterator[None]:
     """Have other connections write events meanwhile, some in transactions that stay open."""
+    enough = threading.Event()
 
     def write(number: int) -> None:
         chance, run_id = random.Random(number), f"run-{number}"
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while not enough.is_set():
             with ledger.transaction(scene.tenant) as tx:
                 tx.event(run_id, "step.spent", n=number)
                 if not scene.ledger.one_writer and chance.random() < 0.2:
@@ -104,25 +104,32 @@ def writing(scene: Scene, ledger: Ledger, seconds: float) -> Iterator[None]:
     threads = [threading.Thread(target=write, args=(number,)) for number in range(2, 5)]
     for thread in threads:
         thread.start()
-    yield
-    for thread in threads:
-        thread.join()
+    try:
+        yield
+    finally:
+        enough.set()
+        for thread in threads:
+            thread.join()
 
 
 def follow(
-    command: list[str], environment: dict[str, str], lines: list[Any], seconds: float
+    command: list[str], environment: dict[str, str], lines: list[Any], most: int | None = None
 ) -> int:
-    """Read what a follower says until it is killed, or ends; a line that is cut off is none."""
+    """Read what a follower says until it ends, or is killed after so many lines.
+
+    What it said before it died is read too; a line that is cut off is none.
+    """
     after = ["--after", lines[-1]["metadata"]["uid"]] if lines else []
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [*command, *after], env=environment, cwd=ROOT, stdout=pipe, text=True
     ) as child:
-        killer = threading.Timer(seconds, child.kill)
-        killer.start()
         assert child.stdout is not None
-        lines += [json.loads(line) for line in child.stdout if line.endswith("\n")]
-        killer.cancel()
+        for number, line in enumerate(child.stdout, 1):
+            if line.endswith("\n"):
+                lines.append(json.loads(line))
+            if number == most:
+                child.kill()
     return child.returncode
 
 
@@ -139,15 +146,13 @@ def test_a_follower_that_is_killed_loses_nothing_and_tells_nothing_twice(
     command += ["--tenant", scene.tenant]
     lines: list[dict[str, Any]] = []
 
-    with writing(scene, workers[0], 12):
+    with writing(scene, workers[0]):
         killed = [
-            follow([*command, "--follow"], environment, lines, 1.5 + chance.random() * 2)
+            follow([*command, "--follow"], environment, lines, chance.randint(1, 120))
             for _ in range(6)
         ]
-    before = len(lines)
-    code = follow(command, environment, lines, 60)
+    code = follow(command, environment, lines)
 
-    assert before > 0
     assert set(killed) == {-9} and code == 0
     told = [(one["unmapped"]["run_id"], one["unmapped"]["seq"]) for one in lines]
     there = {(e["run_id"], e["seq"]) for n in (1, 2, 3, 4) for e in scene.events(f"run-{n}")}

@@ -73,3 +73,8 @@ def receiving(receiver: Receiver) -> Iterator[Receiver]:
     with serve_posts(answer) as url:
         receiver.url = f"{url}/hooks/{secrets.token_hex(8)}"
         yield receiver
+
+
+def documents(got: list[dict[str, Any]], type_: str) -> list[dict[str, Any]]:
+    """The data of those of one type."""
+    return [one["data"] for one in got if one["type"] == type_]
