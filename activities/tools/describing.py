@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import RootModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from surehand.activities import expressions
@@ -140,10 +141,29 @@ def literal_problems(tool: Tool, step: Step) -> list[tuple[str, str]]:
     try:
         tool.validate(step.params)
     except ValidationError as error:
-        return _told(_written_wrong(error.errors(include_url=False), step.params), step.params)
+        wrong = _written_wrong(error.errors(include_url=False), step.params)
+        return [*_unknown_params(tool, step), *_told(wrong, step.params)]
     except Exception as error:  # a validator of the user's own
         return [] if _has_reference(step.params) else [("", repr(error))]
-    return []
+    return _unknown_params(tool, step)
+
+
+def _unknown_params(tool: Tool, step: Step) -> list[tuple[str, str]]:
+    """Return the params that the tool's model would drop without a word."""
+    model, found = tool.params_model, list[tuple[str, str]]()
+    if issubclass(model, RootModel) or model.model_config.get("extra", "ignore") != "ignore":
+        return []
+    try:
+        model.model_validate(step.params, by_alias=True, by_name=True, extra="forbid")
+    except ValidationError as error:
+        for item in error.errors(include_url=False):
+            # What is inside of a param may be another model, which allows more.
+            if item["type"] == "extra_forbidden" and len(item["loc"]) == 1:
+                [name] = map(str, item["loc"])
+                near = difflib.get_close_matches(name, known := sorted(model.model_fields), n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+                found.append((f".{name}", f"unknown param; {hint}"))
+    return found
 
 
 def _written_wrong(items: list[ErrorDetails], params: Any) -> list[ErrorDetails]:

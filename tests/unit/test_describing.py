@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import (
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -275,3 +276,29 @@ def test_params_that_do_not_fit_are_named_in_plain_words(params: Any, says: str)
         Params.model_validate(params)
 
     assert explain(refused.value).startswith(says)
+
+
+class Aliased(BaseModel):
+    note: str = ""
+    order: str = Field("", validation_alias=AliasChoices("order_id", "order_no"))
+    more: dict[str, Any] = {}
+    line: Line | None = None
+
+
+def test_a_param_that_the_tool_does_not_have_is_named() -> None:
+    async def called(params: Aliased, ctx: ToolContext) -> None:
+        """Take params."""
+
+    reads = tool("a.b", effect=READ)(called)
+
+    def told(**params: Any) -> list[tuple[str, str]]:
+        return literal_problems(reads, Step(id="s", tool="a.b", params=params))
+
+    known = "there are: line, more, note, order"
+    assert told(nte="x", order_no="o", zz=1) == [
+        (".nte", "unknown param; did you mean 'note'?"),
+        (".zz", f"unknown param; {known}"),
+    ]
+    assert told(note=[], zz=1) == [(".zz", f"unknown param; {known}"), (".note", "must be text")]
+    # What lies inside a param is its own model's matter.
+    assert told(order="o", more={"any": 1}, line={"sku": "s", "count": 1, "at": 2}) == []
