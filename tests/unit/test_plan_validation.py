@@ -77,6 +77,8 @@ REFUSED: Final = """\
     steps.0 (a).after | no step 'b'
 [{id: a, tool: t, params: {x: [{y: '${b.id}'}]}}]
     steps.0 (a).params.x.0.y | unknown reference ${b.id}
+[{id: a, tool: t}, {id: b, tool: t, params: {x: '${steps.a.output.id}', y: '${steps.input.z}'}}]
+    ${steps.a.output.id}; write ${a.id} | ${steps.input.z}; write ${input.z}
 [{id: a, tool: t, params: {x: '${input.a b}'}}]
     steps.0 (a).params.x | ${input.a b}
 [{id: a, tool: t, params: {x: '${}'}}]

@@ -99,7 +99,10 @@ def look_up(reference: str, facts: Mapping[str, Any]) -> Any:
         elif isinstance(current, list) and _PLACE.fullmatch(part) and int(part) < len(current):
             current = current[int(part)]
         else:
-            raise ReferenceUnresolved(f"${{{reference}}}: there is no {part!r}")
+            root, *path = reference.split(".")
+            mistaken = root != INPUT and part == "output" and path[0] == part
+            hint = f"; write ${{{root}}} or ${{{root}.FIELD}}" if mistaken else ""
+            raise ReferenceUnresolved(f"${{{reference}}}: there is no {part!r}{hint}")
     return current
 
 
@@ -210,7 +213,8 @@ def _find_dangling(step: Outline, where: str, ids: set[str]) -> Iterator[PlanErr
             if root in step.names and part != "for_each":
                 continue
             if not PATH.fullmatch(reference) or (root != INPUT and root not in ids):
-                yield PlanError(where=path, reason=f"unknown reference ${{{reference}}}")
+                hint = _right_form(reference, {INPUT, *ids})
+                yield PlanError(where=path, reason=f"unknown reference ${{{reference}}}{hint}")
         for path in unclosed(value, f"{where}.{part}"):
             why = "a `${` is not closed by a `}`: write ${step.path}, or $${ for a literal ${"
             yield PlanError(where=path, reason=why)
@@ -222,6 +226,14 @@ def _find_dangling(step: Outline, where: str, ids: set[str]) -> Iterator[PlanErr
         elif step.texts_of.get("for_each") is not None:
             reason = "an item of a `for_each` cannot `goto`: say here what follows otherwise"
             yield PlanError(where=f"{where}.{name}", reason=reason)
+
+
+def _right_form(reference: str, names: set[str]) -> str:
+    """Return how a reference is written that is meant as other tools write it."""
+    found = re.fullmatch(r"steps\.([^.]+)(?:\.outputs?)?(\..+)?", reference)
+    if found is None or found[1] not in names:
+        return ""
+    return f"; write ${{{found[1]}{found[2] or ''}}}"
 
 
 def _out_of_order(distinct: Sequence[Outline], steps: Sequence[Outline]) -> list[PlanError]:
