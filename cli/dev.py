@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import re
 import shlex
-import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -32,8 +33,9 @@ from surehand.process.exits import (
     WrongUse,
     end_by_signal_in_order,
 )
+from surehand.process.files import stamp_of
 from surehand.process.program import INSTALLED, command, module, program
-from surehand.process.settings import ENV_FILE
+from surehand.process.settings import ENV_FILE, client_settings, read_environment
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.ports import RUN_STATE
 
@@ -147,6 +149,8 @@ def _project_lines(written: NewProject, files: Mapping[str, str], agent: str) ->
 
 #: Where server, ledger and worker leave their files.
 _FOLDER: Final = Path(".surehand")
+#: Of two in one folder, the second would take the server of the first for another project's.
+_ALONE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 #: Seconds between two looks, at files and processes and at what waits.
 _LOOK: Final = 0.5
 #: What is shown: what people do, and events, which whoever develops a plan sends by hand.
@@ -175,8 +179,13 @@ def _run_all(caller: Caller, running: ExitStack) -> ExitCode:
     if "SUREHAND_DATABASE_URL" not in caller.environment:
         init = command("init")
         raise WrongUse(f"no ledger is named: set SUREHAND_DATABASE_URL, or begin with `{init}`")
-    server = _start_server(caller, running)
     _FOLDER.mkdir(exist_ok=True)
+    try:
+        fcntl.flock(running.enter_context((_FOLDER / "dev.lock").open("w")), _ALONE)
+    except BlockingIOError as error:
+        raise WrongUse("`dev` runs in this folder already") from error
+    caller = _choose_address(caller)
+    server = _start_server(caller, running)
     migration = running.enter_context(_child("migrate", "surehand.cli.migrate"))
     caller.printer.say(f"Ledger    {migration.wait_done()}")
     worker = _Worker(caller.printer)
@@ -205,6 +214,19 @@ async def _watch(caller: Caller, server: dev_server.DevServer | None, worker: _W
     raise NotReachable(f"the Temporal server ended by itself; see {_FOLDER / 'temporal.log'}")
 
 
+def _choose_address(caller: Caller) -> Caller:
+    """Return the caller with an address of this folder's, if another's server has the usual one."""
+    target = find_target(caller.environment)
+    if target.options.get("target_host") or dev_server.is_free(dev_server.DEFAULT_PORT):
+        return caller
+    address = f"127.0.0.1:{dev_server.free_ports(1)[0]}"
+    with ENV_FILE.open("a", encoding="utf-8") as file:
+        file.write(f"\n# {target.address} was taken.\nTEMPORAL_ADDRESS={address}\n")
+    caller.printer.say(f"Address   {address}, written to {ENV_FILE}: {target.address} is taken")
+    environment = read_environment()
+    return replace(caller, environment=environment, settings=client_settings(environment))
+
+
 def _start_server(caller: Caller, running: ExitStack) -> dev_server.DevServer | None:
     """Start a server at the address that the settings name; ``None``: there is one."""
     target = find_target(caller.environment)
@@ -212,7 +234,7 @@ def _start_server(caller: Caller, running: ExitStack) -> dev_server.DevServer | 
     shown = caller.settings.ui_url.partition("//")[2]
     port = dev_server.local_port(address)
     ui_port = dev_server.local_port(shown) or dev_server.DEFAULT_UI_PORT
-    if port is None or _is_listening(port):
+    if port is None or not dev_server.is_free(port):
         if port is not None:
             _check_server_there(target)
         caller.printer.say(f"Temporal  {address}, which was there")
@@ -222,7 +244,7 @@ def _start_server(caller: Caller, running: ExitStack) -> dev_server.DevServer | 
         db_file=_FOLDER / "temporal.db",
         log_file=_FOLDER / "temporal.log",
         port=port,
-        ui_port=0 if _is_listening(ui_port) else ui_port,
+        ui_port=ui_port if dev_server.is_free(ui_port) else 0,
     )
     running.callback(server.stop)
     caller.printer.say(f"Temporal  {server.address}, Web UI {server.ui_url}")
@@ -230,25 +252,12 @@ def _start_server(caller: Caller, running: ExitStack) -> dev_server.DevServer | 
 
 
 def _check_server_there(target: Target) -> None:
-    """Refuse to use what listens at an address here that nobody named, or that is no server."""
-    remedy = f"set TEMPORAL_ADDRESS=127.0.0.1:{dev_server.free_ports(1)[0]} in .env"
-    if target.options.get("target_host") is None:
-        raise WrongUse(
-            f"something already listens at {target.address}, perhaps another project's Temporal"
-            f" server: end it, or {remedy}; to use that server, set TEMPORAL_ADDRESS to it"
-        )
+    """Refuse to use what listens at an address here, but is no server."""
     try:
         asyncio.run(connect(target, quiet=True))
     except NotReachable as error:
+        remedy = f"set TEMPORAL_ADDRESS=127.0.0.1:{dev_server.free_ports(1)[0]} in {ENV_FILE}"
         raise NotReachable(f"{error}; if another program has that port, {remedy}") from error
-
-
-def _is_listening(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def _child(name: str, module: str) -> Child:
@@ -352,7 +361,7 @@ def _files_named(environment: Mapping[str, str]) -> list[Path]:
     return [*files, pins_of(Path(mcp))] if mcp else files
 
 
-def _stamp_files(named: Sequence[Path]) -> dict[Path, int]:
+def _stamp_files(named: Sequence[Path]) -> dict[Path, tuple[int, ...]]:
     """Return when ``.env``, each file named and each Python file below this folder were written.
 
     Looked at each time: that needs no library, and works where no changes are reported, such
@@ -365,10 +374,10 @@ def _stamp_files(named: Sequence[Path]) -> dict[Path, int]:
             continue
         folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
         found += (Path(folder, name) for name in files if name.endswith(".py"))
-    stamps: dict[Path, int] = {}
+    stamps = dict[Path, tuple[int, ...]]()
     for path in found:
         try:
-            stamps[path] = path.stat().st_mtime_ns
+            stamps[path] = stamp_of(path)
         except OSError:  # there is none, or not any more
             continue
     return stamps

@@ -199,18 +199,19 @@ def _port_of(address: str) -> int:
 def free_ports(number: int) -> list[int]:
     """Return ports of this machine that nobody listens on, each once."""
     anywhere = random.sample(_FREE_PORTS, _LOOKS)
-    return list(itertools.islice(filter(_is_free, anywhere), number))
+    return list(itertools.islice(filter(is_free, anywhere), number))
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
+def is_free(port: int) -> bool:
+    with socket.socket() as probe, socket.socket() as caller:
         # As the server does it: connections that are still winding down do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
             return False
-        return True
+        # On macOS a port can be bound on which another program listens at all addresses.
+        return caller.connect_ex(("127.0.0.1", port)) != 0
 
 
 def _choose_port(wanted: int, option: str = "--port") -> int:
@@ -218,7 +219,7 @@ def _choose_port(wanted: int, option: str = "--port") -> int:
 
     Looked at before the start, because the readiness check would be answered by whoever has it.
     """
-    if wanted and not _is_free(wanted):
+    if wanted and not is_free(wanted):
         raise DevServerFailed(
             f"Port {wanted} on 127.0.0.1 is taken: stop what listens there, or name another"
             f" with {option} (0 takes a free one)"

@@ -15,13 +15,16 @@ import pytest
 
 from surehand.activities.tools.describing import literal_problems
 from surehand.activities.tools.toolbox import load_toolbox
-from surehand.cli.dev import _check_server_there, _files_named, _stamp_files
+from surehand.cli.dev import _choose_address, _files_named, _stamp_files
+from surehand.cli.options import Caller
+from surehand.cli.printer import Printer
 from surehand.client.plan_file import load_plan
+from surehand.process import dev_server
 from surehand.process.children import Child, clean_environment
 from surehand.process.connect import find_target
 from surehand.process.dev_server import free_ports
-from surehand.process.exits import ExitCode, WrongUse
-from surehand.process.settings import client_settings
+from surehand.process.exits import ExitCode
+from surehand.process.settings import client_settings, read_environment
 from tests.cli.starter import ROOT, Starter, Verbs
 from tests.cli.test_demo import running
 
@@ -108,9 +111,27 @@ def test_a_running_server_is_reused(dev: Child, settings: dict[str, str], tmp_pa
     assert pid_of(dev, "server start-dev")
 
 
-def test_a_server_that_nobody_named_is_not_taken_for_our_own() -> None:
-    with pytest.raises(WrongUse, match=r"already listens at localhost:7233, .* in \.env"):
-        _check_server_there(find_target({}))
+def test_a_server_that_nobody_named_is_left_alone_and_verbs_find_our_own(
+    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("TEMPORAL_ADDRESS", "TEMPORAL_UI_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TEMPORAL_CONFIG_FILE", "/dev/null")
+    (tmp_path / ".env").write_text("SUREHAND_TASK_QUEUE=mine")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        monkeypatch.setattr(dev_server, "DEFAULT_PORT", other.getsockname()[1])
+        environment = read_environment()
+        caller = Caller(client_settings(environment), Printer(json_output=False), environment)
+        chosen = _choose_address(caller)
+
+    address = find_target(chosen.environment).address
+    assert address == find_target(read_environment()).address
+    assert dev_server.is_free(port := dev_server.local_port(address) or 0)
+    assert chosen.settings.ui_url == f"http://localhost:{port + 1000}"
+    assert chosen.settings.task_queue == "mine"
+    # It is there for each later start.
+    assert _choose_address(chosen) is chosen
 
 
 def test_what_is_no_temporal_server_is_said_before_anything_is_made(
@@ -125,7 +146,7 @@ def test_what_is_no_temporal_server_is_said_before_anything_is_made(
     assert ended.code == ExitCode.NOT_REACHABLE
     assert f"no Temporal server answers at {address}" in ended.line()
     assert "if another program has that port, set TEMPORAL_ADDRESS=127.0.0.1:" in ended.line()
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "ledger.db").exists()
 
 
 def test_the_files_that_settings_name_are_looked_at(
