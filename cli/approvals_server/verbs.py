@@ -97,6 +97,8 @@ async def serve(
         takes_links = oidc is None or only_here(address[0], named)
 
         def app_at(url: str) -> Any:
+            if address[0] in ("127.0.0.1", "::1"):
+                url = url.replace(in_url(address[0]), "localhost")
             server = Server.new(named or url, caller.tenant, takes_links=takes_links)
             server.write(state)
             caller.printer.warn(f"approvals at {server.origin} (Ctrl-C ends it)")
