@@ -129,8 +129,12 @@ def perform(
             environment = read_environment()
             caller = Caller(client_settings(environment, **given), printer, environment)
             with caller.opened:
-                answer = verb(caller)
-                reply = asyncio.run(answer) if isinstance(answer, Coroutine) else answer
+                try:
+                    answer = verb(caller)
+                    reply = asyncio.run(answer) if isinstance(answer, Coroutine) else answer
+                except exits.NoSuchRun as error:
+                    known = f"`{caller.settings.command('list')}` lists those there are"
+                    raise exits.NoSuchRun(f"{error}; {known}") from error
     except exits.Left as left:
         told = f"Run {left.run_id}: nobody has answered yet; {LEFT}"
         reply = Reply(Steered(run_id=left.run_id, message=LEFT), told, left.code)
@@ -320,7 +324,7 @@ def translated() -> Iterator[None]:
     from surehand.activities.ledger.core.engine import LedgerUnavailable
     from surehand.activities.ledger.core.migrate import DatabaseBehind
     from surehand.activities.ledger.core.transaction import NoKeys, RunNotFound
-    from surehand.activities.ledger.runs.deletion import RunDeleted
+    from surehand.activities.ledger.runs.deletion import CannotKeep, NotPermitted, RunDeleted
     from surehand.activities.tools.toolbox import ToolboxError
     from surehand.activities.worker.settings import SettingsError
     from surehand.workflows.payload_codec import StoreUnavailable
@@ -340,6 +344,8 @@ def translated() -> Iterator[None]:
     except NotDecrypted as error:
         raise exits.NotReachable(str(error)) from error
     except (SettingsError, ToolboxError, ArtifactsMisconfigured, NoKeys) as error:
+        raise exits.WrongUse(str(error)) from error
+    except (CannotKeep, NotPermitted) as error:
         raise exits.WrongUse(str(error)) from error
 
 

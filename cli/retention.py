@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Final
@@ -95,7 +93,7 @@ async def retention(
         raise WrongUse("--keep, --release, and --apply or --every are different things: name one")
     settings = read_settings()
     async with ledger_of(settings) as ledger:
-        with _explain_refusals(ledger):
+        with deletion.explain_refusal(ledger):
             if keep is not None or release is not None:
                 return await _switch_hold(caller, ledger, keep, release, reason)
             made = await _make_retention(caller, settings, ledger)
@@ -103,8 +101,7 @@ async def retention(
                 return await _serve(caller, made, every)
             if not apply:
                 return _reply(caller.settings, made.kept, await made.look(), applied=False)
-            with translated():
-                return _reply(caller.settings, made.kept, await made.round(), applied=True)
+            return _reply(caller.settings, made.kept, await made.round(), applied=True)
 
 
 async def _make_retention(caller: Caller, settings: Settings, ledger: Ledger) -> Retention:
@@ -158,28 +155,16 @@ async def _switch_hold(
     caller: Caller, ledger: Ledger, keep: str | None, release: str | None, reason: str
 ) -> Reply:
     run_id, by = caller.run_id(keep or release or ""), caller.settings.user
-    try:
-        if keep is not None:
-            found = await ledger.transact(
-                caller.tenant, deletion.hold_run, run_id, by=by, reason=reason
-            )
-        else:
-            found = await ledger.transact(caller.tenant, deletion.release_run, run_id, by=by)
-    except deletion.CannotKeep as error:
-        raise WrongUse(str(error)) from error
+    if keep is not None:
+        found = await ledger.transact(
+            caller.tenant, deletion.hold_run, run_id, by=by, reason=reason
+        )
+    else:
+        found = await ledger.transact(caller.tenant, deletion.release_run, run_id, by=by)
     told = "held: it stays until it is released" if keep else "held no more"
     more = f" and {counted(len(found) - 1, 'child run')}" if len(found) > 1 else ""
     switched = RetentionSwitched(run_id=found[0], runs=list(found), held=keep is not None)
     return Reply(switched, f"Run {found[0]}{more} {told}")
-
-
-@contextmanager
-def _explain_refusals(ledger: Ledger) -> Iterator[None]:
-    try:
-        with deletion.explain_refusal(ledger):
-            yield
-    except deletion.NotPermitted as error:
-        raise WrongUse(str(error)) from error
 
 
 def _reply(

@@ -11,7 +11,7 @@ import typer
 from pydantic import JsonValue
 
 from surehand.cli import options
-from surehand.cli.options import Caller, read_settings, read_toolbox, translated
+from surehand.cli.options import Caller, translated
 from surehand.cli.printer import Reply, Shape, Table, counted, table_or
 from surehand.client.plan_file import load_plan
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
@@ -201,8 +201,8 @@ async def tools(caller: options.Anybody) -> Reply:
 
     Example: surehand tools
     """
-    toolbox = read_toolbox(read_settings())
-    specs = toolbox.specs()
+    toolbox = named_tools(caller)
+    specs = [] if toolbox is None else toolbox.specs()
     rows = [
         [
             spec.name,
@@ -220,7 +220,7 @@ async def tools(caller: options.Anybody) -> Reply:
     shown = [
         LoadedTool(**{**dict(spec), **dict(tool.definition())})
         for spec in specs
-        if (tool := toolbox.get(spec.name)) is not None
+        if toolbox is not None and (tool := toolbox.get(spec.name)) is not None
     ]
     return Reply(ToolList(tools=shown), table_or(columns, rows, nothing))
 

@@ -77,7 +77,6 @@ LEDGER = [
     ["lift", "halt-1"],
     ["halts"],
 ]
-LOCAL = [*LEDGER, ["tools"]]
 
 
 @pytest.fixture(autouse=True)
@@ -215,7 +214,7 @@ def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) ->
         ),
         (["list", "--state", "sleeping"], "'waiting_approval'"),
         (["list", "--limit", "0"], "greater than or equal to 1"),
-        (["show", "acme/r"], "run not found: acme/r"),
+        (["show", "acme/r"], "not found: acme/r; `python starter.py list` lists those there are"),
     ],
 )
 def test_wrong_use_is_one_line_and_code_2(
@@ -318,7 +317,7 @@ def test_a_profile_that_does_not_exist_is_named(
     assert "Profile 'nope' not found" in complaint(capsys)
 
 
-@pytest.mark.parametrize("arguments", LOCAL, ids=" ".join)
+@pytest.mark.parametrize("arguments", LEDGER, ids=" ".join)
 def test_a_missing_setting_is_named(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -486,7 +485,6 @@ def test_help_lists_every_exit_code_with_its_meaning(
 def test_tools_are_listed_with_the_schemas_that_a_model_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SUREHAND_DATABASE_URL", "sqlite:///x")
     monkeypatch.setenv("SUREHAND_TOOL_MODULES", "surehand.examples.shop.tools")
 
     assert app.run(["tools", "--json"]) == ExitCode.DONE
