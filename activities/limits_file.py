@@ -174,9 +174,9 @@ def read_file(path: str) -> _File:
     try:
         return _File.model_validate(read_document(Path(path)))
     except BadDocument as error:
-        raise LimitsError(f"{path} (SUREHAND_LIMITS): {error}") from error
+        raise LimitsError(f"limits file {path}: {error}") from error
     except ValidationError as error:
-        raise LimitsError(f"{path} (SUREHAND_LIMITS): {next(reasons(error, 'file'))}") from error
+        raise LimitsError(f"limits file {path}: {next(reasons(error, 'file'))}") from error
 
 
 def read_halt_policy(path: str) -> HaltPolicy:
@@ -193,7 +193,7 @@ def read_limits(path: str, toolbox: Toolbox) -> tuple[Limit, ...]:
             paths = (*limit.per, *filter(None, [limit.total_of]))
             problem = _find_problem(toolbox.get(name), ask, paths)
             if problem is not None:
-                raise LimitsError(f"{path} (SUREHAND_LIMITS): {limit.name}: {name}: {problem}")
+                raise LimitsError(f"limits file {path}: {limit.name}: {name}: {problem}")
     return limits
 
 
@@ -203,7 +203,7 @@ def check_policy(path: str, policy: AskedPolicy, toolbox: Toolbox) -> None:
     for name in policy.tools:
         problem = _find_problem(toolbox.get(name), policy.ask, paths)
         if problem is not None:
-            raise LimitsError(f"{path} (SUREHAND_LIMITS): policy: {name}: {problem}")
+            raise LimitsError(f"limits file {path}: policy: {name}: {problem}")
     if policy.tools:
         return
     loaded = map(toolbox.get, toolbox.names())
@@ -211,7 +211,7 @@ def check_policy(path: str, policy: AskedPolicy, toolbox: Toolbox) -> None:
     for one in paths:
         # It is about all tools: not each of them has each param, but one does.
         if all(unknown_param(tool.params_model, one) for tool in writes):
-            raise LimitsError(f"{path} (SUREHAND_LIMITS): policy: no tool has a param {one}")
+            raise LimitsError(f"limits file {path}: policy: no tool has a param {one}")
 
 
 def _find_problem(
@@ -219,7 +219,7 @@ def _find_problem(
 ) -> str | None:
     """Return why nothing can be said about a tool's effects by these params."""
     if tool is None:
-        return "it is not loaded here"
+        return "it is not loaded here: name its module in SUREHAND_TOOL_MODULES"
     if tool.effect is Effect.READ:
         return "it only reads, and limits are for effects"
     if ask is not None:

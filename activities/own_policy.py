@@ -68,7 +68,7 @@ def read_policy(path: str, toolbox: Toolbox) -> OwnPolicy | None:
     try:
         return OwnPolicy(asked, _Cedar(Path(path).parent / str(asked.cedar)))
     except (OSError, ValueError, ImportError) as error:
-        raise LimitsError(f"{path} (SUREHAND_LIMITS): policy.cedar: {error}") from error
+        raise LimitsError(f"limits file {path}: policy.cedar: {error}") from error
 
 
 #: What Cedar is asked, one after the other, and what its permission says.

@@ -22,6 +22,7 @@ from surehand.activities.tools.toolbox import Toolbox
 from surehand.cli import options
 from surehand.cli.options import ledger_of, read_settings, read_toolbox, translated
 from surehand.cli.printer import Reply, Shape, Table, counted, time_of
+from surehand.process.exits import WrongUse
 from surehand.workflows.canonical_json import canonical_json
 from surehand.workflows.contracts.approvals import Assurance
 
@@ -81,6 +82,8 @@ async def try_limits(
     toolbox = read_toolbox(settings)
     with translated():
         limits = read_limits(str(file), toolbox)
+    if not limits:
+        raise WrongUse(f"limits file {file}: it names no limits: list at least one in `limits`")
     assurance = Assurance(settings.decisions)
     async with ledger_of(settings) as ledger:
         tried = await _try_all(ledger, caller.tenant, limits, toolbox, since, assurance)
@@ -99,6 +102,8 @@ async def try_limits(
             f"{one.limit}: {call.tool} of {call.run_id} {call.step_id}, {call.used} used before it"
             for call in one.newest
         ]
+    if not any(one.calls for one in tried.limits):
+        lines = ["None of their tools was called in that time: look further back with --since."]
     if tried.unread:
         lines.append(f"{counted(tried.unread, 'call')} could not be read here.")
     return Reply(tried, lines)

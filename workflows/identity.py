@@ -15,15 +15,12 @@ from surehand.workflows.canonical_json import (
     has_lost_digits,
 )
 
-#: Workflow Ids are limited to 255 characters by Temporal's SQL stores; this leaves room for the
-#: step id and number that an approval id adds.
-MAX_RUN_ID_LENGTH: Final = 160
-
 DEFAULT_TENANT: Final = "default"
 #: Whose is what is no tenant's; no tenant is called so.
 _NOBODY: Final = "_"
-#: 39 characters, so that ``tenant/name`` keeps within ``MAX_RUN_ID_LENGTH`` for any run name.
-#: It is part of run ids, of paths in the artifact store and of queries to the server.
+#: 39 characters: ``tenant/name`` has at most 160. Temporal's SQL stores limit workflow ids to 255,
+#: and an approval id adds a step's id and a number. It is part of run ids, of paths in the artifact
+#: store and of queries to the server.
 _TENANT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,38}", re.ASCII)
 
 

@@ -24,7 +24,6 @@ from surehand.client.messages import (
     new_key,
 )
 from surehand.process.exits import NotFound, SurehandError, WrongUse
-from surehand.workflows.identity import MAX_RUN_ID_LENGTH
 from tests.cli.starter import REFUND, ROOT, Verbs
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
@@ -161,7 +160,7 @@ def test_what_cannot_name_a_new_run_is_told_what_can(text: str) -> None:
 
 
 def test_the_longest_tenant_and_name_fit_into_a_run_id() -> None:
-    assert len(find_run_id("t" * 39, "n" * 120)) == MAX_RUN_ID_LENGTH
+    assert len(find_run_id("t" * 39, "n" * 120)) == 160
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,13 @@ def test_what_is_wrong_with_a_file_is_one_line(
     office: Office, change: dict[str, Any], said: str
 ) -> None:
     line = office.refused("try", office.file({**LIMIT, **change}))
-    assert "limits.yaml (SUREHAND_LIMITS): " in line and said in line
+    assert f"limits file {office.folder}/limits.yaml: " in line and said in line
+
+
+@pytest.mark.parametrize("database", DATABASES[:1])
+def test_without_limits_or_calls_it_says_what_to_do(office: Office) -> None:
+    assert "it names no limits: list at least one" in office.refused("try", office.file())
+    assert "look further back with --since" in office.done("try", office.file(LIMIT)).out
 
 
 @pytest.mark.parametrize("database", DATABASES[:1])

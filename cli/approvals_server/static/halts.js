@@ -1,7 +1,7 @@
 // The halts that stand, above the list. Each is drawn from what is signed of it, and a yes to lifting
 // it is a decision as any other.
 
-import { fetchText, made, part, plain, shown, showText, words } from "./page.js";
+import { fetchText, made, part, plain, shown, showText, timeOf, words } from "./page.js";
 import { deliver, refuseOtherParams, signed, signerFor } from "./signing.js";
 
 try {
@@ -17,10 +17,10 @@ async function drawn(one) {
   const calls = tool === null ? "all calls" : `calls of ${tool}`;
   const scope = run === null ? calls : `${calls} of run ${run}`;
   const title = made("b", {}, "Halted: ", shown(scope));
-  const when = new Date(since).toLocaleString();
   const undo = `What undoes effects ${undoToo ? "waits, too" : "goes on"}.`;
   const section = made("section", { className: "flag danger" }, title, made("p", {}, shown(reason)));
-  section.append(made("p", { className: "note" }, "By ", shown(by), `, ${when}. ${undo}`));
+  const when = timeOf(new Date(since).toISOString());
+  section.append(made("p", { className: "note" }, "By ", shown(by), ", ", when, `. ${undo}`));
   if (one.under_way.length) {
     const lines = one.under_way.map((line) => made("li", {}, shown(line)));
     const summary = made("summary", {}, `Had begun, and has no outcome yet: ${lines.length}`);
