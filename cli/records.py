@@ -20,7 +20,7 @@ from surehand.activities.ledger.history import reads
 from surehand.activities.ledger.history.recordings import NoSuchEvent, rebuild_checkpoint
 from surehand.activities.ledger.runs import checkpoints
 from surehand.activities.ledger.runs.checkpoints import CheckpointError, SavedCheckpoint
-from surehand.activities.ledger.runs.deletion import parse_kept
+from surehand.activities.worker.settings import parse_kept
 from surehand.cli import options
 from surehand.cli.options import (
     Caller,

@@ -30,8 +30,6 @@ from pydantic import (
     field_validator,
 )
 
-from surehand.activities.ledger.core.engine import passwords_of
-from surehand.activities.ledger.runs.deletion import parse_kept
 from surehand.activities.tools.failures import Retries
 from surehand.activities.worker.crash_points import Crash
 from surehand.process.settings import (
@@ -48,7 +46,7 @@ from surehand.verify import host_of
 from surehand.workflows.identity import DEFAULT_TENANT, tenant_problem
 from surehand.workflows.plain_text import reason_of
 from surehand.workflows.plan.plan import NAME_FORM
-from surehand.workflows.plan.policy import Duration
+from surehand.workflows.plan.policy import Duration, parse_duration
 
 #: The default of a worker's context, too.
 CHECKPOINT_EVERY: Final = timedelta(minutes=5)
@@ -66,6 +64,16 @@ _PLACEHOLDERS: Final = {"database_url": "sqlite:///none"}
 
 class SettingsError(Exception):
     """A setting is unknown, missing or wrong; the message names it and says what to do."""
+
+
+def parse_kept(text: str) -> timedelta | None:
+    """Return how long runs are kept by a setting such as ``365d``; empty: for ever."""
+    if not text:
+        return None
+    kept = parse_duration(text)
+    if not isinstance(kept, timedelta):
+        raise ValueError(f"{text!r} is no duration such as 12h or 365d")
+    return kept
 
 
 def _split(value: object) -> object:
@@ -377,6 +385,9 @@ class Secrets:
     @classmethod
     def of(cls, settings: Settings) -> Secrets:
         """Return the secret settings, and the parts of URLs among them that are secret alone."""
+        # Here, because starters judge settings, too, and most need no SQLAlchemy.
+        from surehand.activities.ledger.core.engine import passwords_of
+
         values = [
             value.get_secret_value()
             for name in Settings.model_fields

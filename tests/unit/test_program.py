@@ -228,6 +228,12 @@ def test_the_names_of_workflows_load_nothing_of_the_room_of_effects() -> None:
     assert "surehand.activities" not in found
 
 
+def test_judging_settings_loads_no_database() -> None:
+    found = loaded_by("import surehand.activities.worker.settings")
+
+    assert not found & {"sqlalchemy", "psycopg", "alembic"}
+
+
 #: What nobody has to name: protocols, rows that are only read, and the connection below a client.
 UNNAMED: Final = {
     *("Seen", "Watch", "PendingHeld", "PendingQuestion", "Waiting", "ClientSettings", "Connection")

@@ -43,7 +43,6 @@ from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.steps.acting import EVERY_STEP, bar_name
 from surehand.activities.ledger.steps.entries import NO_IDENTITY
 from surehand.workflows.identity import root_run_id
-from surehand.workflows.plan.policy import parse_duration
 
 #: PostgreSQL's SQLSTATE for a role that may not.
 _DENIED: Final = "42501"
@@ -110,16 +109,6 @@ def explain_refusal(ledger: Ledger) -> Iterator[None]:
             f"permission denied: database role {ledger.engine.url.username!r} may not delete; name"
             " the role of the retention (surehand_retention) in SUREHAND_DATABASE_URL"
         ) from error
-
-
-def parse_kept(text: str) -> timedelta | None:
-    """Return how long runs are kept by a setting such as ``365d``; empty: for ever."""
-    if not text:
-        return None
-    kept = parse_duration(text)
-    if not isinstance(kept, timedelta):
-        raise ValueError(f"{text!r} is no duration such as 12h or 365d")
-    return kept
 
 
 def record_round(tx: Transaction, *, failed: bool) -> None:
