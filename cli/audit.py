@@ -21,7 +21,7 @@ from surehand.activities.ledger.history.audit import (
     first_unproven,
     read_receipt,
     unverified_approvers,
-    verify_entries,
+    verify_run,
     without_forgotten,
 )
 from surehand.activities.ledger.history.reads import chain_of
@@ -42,8 +42,6 @@ from surehand.verify import (
     find_erasure,
     find_open_items,
     find_problems,
-    verify_chain,
-    verify_story,
 )
 from surehand.workflows.contracts.approvals import ReceiptClaims, audience
 from surehand.workflows.contracts.base import ChainHead
@@ -166,12 +164,7 @@ async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
     except NotDecrypted:
         from_history, elsewhere = [], "none from Temporal's history, which nobody can read any more"
     heads = f"the newest event's hash in the ledger's row of the run, and {elsewhere}"
-    found = (
-        verify_chain(events, [recorded, *from_history])
-        or verify_story(events)
-        or verify_entries(events, entries)
-        or forged
-    )
+    found = verify_run(events, entries, [recorded, *from_history]) or forged
     report = _report_on(run_id, events, found, heads)
     return report.model_copy(update={"forgotten": forgotten})
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from surehand.activities.expressions import RuleBroken, condition_holds, of_run
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.history import reads
 from surehand.activities.worker.crash_points import CrashPoint
@@ -30,9 +26,8 @@ from surehand.workflows.contracts.base import ENDED_STEPS, RunState, StepState
 from surehand.workflows.contracts.effects import Unwound
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.tools import MODEL, Effect, ToolSpec
-from surehand.workflows.identity import child_run_id, identity_hash, params_hash
+from surehand.workflows.identity import child_run_id, params_hash
 from surehand.workflows.plan.plan import ITERATION, Step
-from surehand.workflows.plan.policy import ApprovalPolicy
 
 #: Shorter fresh values are not looked for in a snapshot: they would be found by chance.
 SHORTEST_NAMED: Final = 4
@@ -207,60 +202,45 @@ def compare_counts(played: Played) -> Iterator[str]:
 
 
 def tally_calls(evidence: reads.Evidence, actor: str) -> tuple[Tally, list[str]]:
-    gated = [call for call in _list_calls(evidence) if _needs_approval(evidence, call)]
-    unlike = [(call, why) for call in gated if (why := _explain_difference(evidence, call))]
-    drifted = list(_list_drifted_calls(evidence))
+    """Count the calls that were made as approved and as allowed, and tell of all others.
+
+    The audit judges by events the writes of a plan's steps. What no event shows is judged by rows:
+    reads, calls of steps that code and agents make, and the params that a tool was given.
+    """
+    gated = 0
+    unlike, without = list[str](), list[str]()
+    for row in list_calls(evidence):
+        call = f"{row['step_id']} attempt {row['attempt']} of {row['tool']}"
+        asked = [one for one in evidence.approvals if one["step_id"] == row["step_id"]]
+        if asked or _needs_approval(evidence, row):
+            gated += 1
+            if why := _explain_difference(evidence, row, asked):
+                unlike.append(f"{call} is not what was approved: {why}")
+        permission = evidence.tools[row["tool"]].permission
+        changes = [c for c in evidence.changes if c["what"] == permission]
+        before = [c["change"] for c in changes if c["at_ms"] <= row["started_ms"]]
+        if before and before[-1] == "permission_revoked":
+            without.append(
+                f"{call} was made although {evidence.user} had lost the permission {permission}"
+            )
     lost = [c for c in evidence.changes if c["change"].endswith("revoked") and c["actor"] == actor]
     found = Tally(
-        gated=len(gated),
-        as_approved=len(gated) - len(unlike),
-        losses=len(lost),
-        drifted=len(drifted),
+        gated=gated, as_approved=gated - len(unlike), losses=len(lost), drifted=len(without)
     )
-    stories = [f"{call} is not what was approved: {why}" for call, why in unlike]
-    stories += [
-        f"{call} was made although {evidence.user} had lost the permission {permission}"
-        for call, permission in drifted
-    ]
-    return found, stories
+    return found, [*unlike, *without]
 
 
-@dataclass(frozen=True)
-class _Call:
-    """One attempt that may have reached its tool."""
-
-    id: str
-    """The step's id, with its item's number where it has a list."""
-    step: Step
-    tool: ToolSpec
-    """After a failure that is the step's fallback."""
-    row: reads.Row
-    claim: reads.Row | None
-    """What the ledger wrote when a write was claimed."""
-    requests: list[reads.Row]
-    """The requests for its approval."""
-
-    def __str__(self) -> str:
-        return f"{self.id} attempt {self.row['attempt']} of {self.row['tool']}"
-
-
-def _list_calls(evidence: reads.Evidence) -> Iterator[_Call]:
-    claims = {(c["step_id"], c["attempt"]): c for c in evidence.claims if not c.get("undoes")}
-    for row in evidence.steps:
-        step_id, tool = row["step_id"], evidence.tools.get(row["tool"])
+def list_calls(evidence: reads.Evidence, step_id: str | None = None) -> list[reads.Row]:
+    """Return the attempts, of all steps or of one, that may have reached their tools."""
+    return [
+        row
+        for row in evidence.steps
+        if step_id in (None, row["step_id"])
+        and row["tool"] in evidence.tools
+        and row["attempt"] > 0
         # One that was refused was turned away before its tool.
-        if tool is None or row["attempt"] < 1 or row["error_class"] == "refused":
-            continue
-        if evidence.plan.code is None:
-            step = evidence.plan.step(step_id)
-        else:
-            step = Step(id=step_id, tool=row["tool"])  # Code has made it: it takes the defaults.
-        asked = [one for one in evidence.approvals if one["step_id"] == step_id]
-        yield _Call(step_id, step, tool, row, claims.get((step_id, row["attempt"])), asked)
-
-
-def count_calls(evidence: reads.Evidence, step_id: str | None = None) -> int:
-    return sum(step_id in (None, call.id) for call in _list_calls(evidence))
+        and row["error_class"] != "refused"
+    ]
 
 
 def count_recorded_turns(evidence: reads.Evidence) -> int:
@@ -269,111 +249,55 @@ def count_recorded_turns(evidence: reads.Evidence) -> int:
     return sum(row["state"] in ("succeeded", "failed") for row in turns)
 
 
-def _needs_approval(evidence: reads.Evidence, call: _Call) -> bool:
-    """Say whether a human had to be asked, by the plan and its tools as they were recorded."""
-    if call.requests:
-        return True
-    tool, own = call.tool, call.tool.approval
-    policies = [*evidence.plan.approvals(call.step), *([own] if own is not None else [])]
-    if not policies:
-        return False
-    made = ""
-    with suppress(NotCanonical):
-        made = params_hash(tool.name, tool.version, call.row["input"])
-    of_step = (one for one in reversed(evidence.waived) if one["step_id"] == call.id)
-    waived = next((one for one in of_step if one["params_hash"] == made), None)
-    if waived is None:
-        return True
-    # What the worker has waived is evaluated again: only the rules of every policy can waive it.
-    # A write's claim has judged it again, when the run may have read content from outside.
-    judged = waived if call.claim is None else call.claim
-    readings = _guess_params(
-        call.row["input"], [rule.when for one in policies for rule in one.rules]
-    )
-    known = [{**params, **of_run(judged["foreign"])} for params in readings]
-    return not any(all(_policy_waives(one, params) for one in policies) for params in known)
+def _needs_approval(evidence: reads.Evidence, row: reads.Row) -> bool:
+    """Say whether a human had to be asked: there is a policy that was not waived."""
+    tool, plan, step_id = evidence.tools[row["tool"]], evidence.plan, row["step_id"]
+    # What code has made takes the defaults.
+    step = plan.step(step_id) if plan.code is None else Step(id=step_id, tool=tool.name)
+    policies = [*plan.approvals(step), *filter(None, [tool.approval])]
+    if not all(any(not rule.required for rule in one.rules) for one in policies):
+        return True  # No rule of it can waive it.
+    waived = [one["params_hash"] for one in evidence.waived if one["step_id"] == step_id]
+    return bool(policies) and _hash_params(tool.name, tool.version, row["input"]) not in waived
 
 
-def _policy_waives(policy: ApprovalPolicy, params: Mapping[str, Any]) -> bool:
-    try:
-        decides = next((rule for rule in policy.rules if condition_holds(rule.when, params)), None)
-    except RuleBroken:
-        return False
-    return decides is not None and not decides.required
-
-
-def _guess_params(params: Mapping[str, Any], rules: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield what params may have been: of a text in JSON nobody knows whether it was a decimal."""
-    ways = []
-    for name, value in params.items():
-        numbers = _with_decimals(value) if any(name in rule for rule in rules) else value
-        ways.append([value] if numbers == value else [value, numbers])
-    for values in itertools.product(*ways):
-        yield dict(zip(params, values, strict=True))
-
-
-def _with_decimals(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _with_decimals(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_with_decimals(part) for part in value]
-    try:
-        return Decimal(value) if isinstance(value, str) else value
-    except InvalidOperation:
-        return value
-
-
-def _explain_difference(evidence: reads.Evidence, call: _Call) -> str | None:
+def _explain_difference(
+    evidence: reads.Evidence, row: reads.Row, asked: Sequence[reads.Row]
+) -> str | None:
     """Return in what a call differs from what was approved; ``None``: in nothing."""
-    approved = [row for row in call.requests if row["state"] == "approved"]
+    approved = [one for one in asked if one["state"] == "approved"]
     if not approved:
         return "nobody has approved it"
-    if call.tool.effect is Effect.READ:
-        fits = any(_same_params(evidence, call, row) for row in approved)
-        ids = ", ".join(row["approval_id"] for row in approved)
-        return None if fits else f"its params are not those of {ids}"
-    claim = call.claim
-    if claim is None:
-        return "it was made without a claim"
-    row = next((row for row in approved if row["approval_id"] == claim.get("approval_id")), None)
-    if row is None:
-        return f"its claim names {claim.get('approval_id') or 'no approval'}, not a given one"
-    consumer = (row["consumed_entry"], row["consumed_generation"])
-    if consumer != (claim["entry_id"], claim["generation"]):
-        return f"{row['approval_id']} was used by {consumer[0] or 'nothing'}, not by it"
-    # Also what stands in the claim's entry, unless a later claim has changed it.
-    claimed = (claim["entry_id"], claim["fencing_token"])
-    recorded = {claim["params_hash"]} | {
-        entry["params_hash"]
-        for entry in evidence.effects
-        if (entry["entry_id"], entry["fencing_token"]) == claimed
-    }
-    if recorded != {row["params_hash"]}:
-        others = ", ".join(sorted(recorded - {row["params_hash"]}))
-        return f"approved are params {row['params_hash']}, its claim has {others}"
-    if not _same_params(evidence, call, row):
-        return f"its params are not those of {row['approval_id']}"
+    if evidence.tools[row["tool"]].effect is Effect.WRITE:
+        claims = {(c["step_id"], c["attempt"]): c for c in evidence.claims if not c.get("undoes")}
+        claim = claims.get((row["step_id"], row["attempt"]))
+        if claim is None:
+            return "it was made without a claim"
+        own = [claim.get(name) for name in ("approval_id", "params_hash", "entry_id", "generation")]
+        used = ("approval_id", "params_hash", "consumed_entry", "consumed_generation")
+        approved = [one for one in approved if [one[name] for name in used] == own]
+        if not approved:
+            return f"no approval was used by its claim of {claim['entry_id']}, for these params"
+    if not any(_same_params(evidence, row, one) for one in approved):
+        return f"its params are not those of {', '.join(one['approval_id'] for one in approved)}"
     return None
 
 
-def _same_params(evidence: reads.Evidence, call: _Call, approval: reads.Row) -> bool:
-    tool, params = approval["tool"], call.row["input"]
+def _same_params(evidence: reads.Evidence, row: reads.Row, approval: reads.Row) -> bool:
+    tool, version = approval["tool"], approval["tool_version"]
+    if row["step_id"] in evidence.answered:
+        # The hash covers the answers, too, which stand in no row as they are.
+        approved = _hash_params(tool, version, approval["params"])
+    else:
+        approved = approval["params_hash"]
+    return _hash_params(tool, version, row["input"]) == str(approved)
+
+
+def _hash_params(tool: str, version: str, params: Any) -> str | None:
     try:
-        if call.id in evidence.answered:
-            # The hash covers the answers, too, which stand in no row as they are.
-            return identity_hash(tool, params) == identity_hash(tool, approval["params"])
-        return params_hash(tool, approval["tool_version"], params) == str(approval["params_hash"])
+        return params_hash(tool, version, params)
     except NotCanonical:
-        return False
-
-
-def _list_drifted_calls(evidence: reads.Evidence) -> Iterator[tuple[_Call, str]]:
-    """Yield the calls that began while the acting user did not have a permission any more."""
-    for call in _list_calls(evidence):
-        permission, at_ms = call.tool.permission, call.row["started_ms"]
-        before = [c for c in evidence.changes if c["what"] == permission and c["at_ms"] <= at_ms]
-        if permission is not None and before and before[-1]["change"] == "permission_revoked":
-            yield call, permission
+        return None
 
 
 @dataclass

@@ -23,7 +23,7 @@ from surehand.activities.ledger.history.reads import Evidence, read_evidence
 from surehand.activities.ledger.people import principals
 from surehand.client.connection import Connection
 from surehand.drill.environment import Workers
-from surehand.drill.judge import Played, count_calls
+from surehand.drill.judge import Played, list_calls
 from surehand.drill.report import ForcedWait, Operation
 from surehand.drill.request import HELD, Disturbance
 from surehand.process.exits import ExitCode, NotFound, NoWorker, Refused, SurehandError, WrongUse
@@ -325,9 +325,9 @@ class Disturber(People):
         self.held = ""
         if not await self._wait_until_still(how.value, state):
             return
-        before = await self._count_calls()
+        before = await self._list_calls()
         await self._workers.replace_all()
-        if await self._wait_until_still(how.value, state) and await self._count_calls() == before:
+        if await self._wait_until_still(how.value, state) and await self._list_calls() == before:
             self._played.reached = True
         else:
             why = f"a call was made in spite of the {how.value} before {self._target.step}"
@@ -400,11 +400,11 @@ class Disturber(People):
             self._played.violations.append(f"{self._target.step} is {found} in spite of the {why}")
         return found is state
 
-    async def _count_calls(self, step_id: str | None = None) -> int:
-        return count_calls(await self.principals.read_evidence(self._run_id), step_id)
+    async def _list_calls(self, step_id: str | None = None) -> int:
+        return len(list_calls(await self.principals.read_evidence(self._run_id), step_id))
 
     async def _require_no_call(self, while_: str) -> None:
-        if await self._count_calls(self._target.step):
+        if await self._list_calls(self._target.step):
             self._played.violations.append(f"{self._target.step} was called while {while_}")
 
     def _find_request(self, view: RunView) -> ApprovalRequest | None:

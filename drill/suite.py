@@ -18,7 +18,7 @@ from temporalio.service import RPCError
 
 from surehand.activities.ledger.core.store import RunNotFound, open_ledger
 from surehand.activities.ledger.history import reads
-from surehand.activities.ledger.history.audit import verify_entries
+from surehand.activities.ledger.history.audit import verify_run
 from surehand.client.client import launch_run
 from surehand.client.connection import ENDS, Connection
 from surehand.client.outcome import run_result
@@ -29,7 +29,6 @@ from surehand.drill.request import HELD, Context, Disturbance, DrillRequest, cha
 from surehand.process.connect import connect, find_target
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
-from surehand.verify import verify_chain, verify_story
 from surehand.workflows.contracts.base import StepState
 from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.contracts.tools import MODEL, Effect, Recovery, ToolsDescribed, ToolSpec
@@ -462,8 +461,7 @@ class Case:
                     played.tally = report.add_tallies(played.tally, found)
                     played.violations += stories
                     events, rows, head = await ledger.transact(tenant, reads.chain_of, run_id)
-                    broken = verify_chain(events, [head]) or verify_story(events)
-                    if broken := broken or verify_entries(events, rows):
+                    if broken := verify_run(events, rows, [head]):
                         audit = "broken"
                         played.violations.append(f"audit of {run_id}: {broken}")
                     await tree.read_run(ledger, tenant, run_id)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from surehand.activities.ledger.history.reads import Evidence
-from surehand.drill.judge import count_calls, count_recorded_turns, tally_calls
+from surehand.drill.judge import count_recorded_turns, list_calls, tally_calls
 from surehand.drill.people import ACTOR
 from surehand.drill.report import Tally
 from surehand.workflows.contracts.tools import MODEL, Effect, Recovery, ToolSpec
@@ -44,16 +44,13 @@ def evidence(**facts: Any) -> Evidence:
         "consumed_generation": 1,
     }
     claim = {
-        "foreign": False,
         "step_id": "pay",
         "attempt": 1,
         "entry_id": "ef-1",
         "generation": 1,
-        "fencing_token": 1,
         "params_hash": HASH,
         "approval_id": "r/pay/1",
     }
-    entry = {"entry_id": "ef-1", "fencing_token": 1, "params_hash": HASH}
     step = {
         "step_id": "pay",
         "attempt": 1,
@@ -65,19 +62,13 @@ def evidence(**facts: Any) -> Evidence:
     }
     rows: dict[str, dict[str, Any]] = {
         name: {**row, **facts.pop(name, {})}
-        for name, row in (
-            ("approval", approval),
-            ("claim", claim),
-            ("entry", entry),
-            ("step", step),
-        )
+        for name, row in (("approval", approval), ("claim", claim), ("step", step))
     }
     found = Evidence(
         user="uma",
         plan=Plan.model_validate([{"id": "pay", "tool": "bank.pay"}]),
         tools={"bank.pay": spec()},
         approvals=[rows["approval"]],
-        effects=[rows["entry"]],
         steps=[rows["step"]],
         claims=[rows["claim"]],
         waived=[],
@@ -91,45 +82,6 @@ def change(what: str, at_ms: int, actor: str = ACTOR) -> dict[str, Any]:
     return {"change": f"permission_{what}", "what": "pay", "at_ms": at_ms, "actor": actor}
 
 
-@pytest.mark.parametrize(
-    ("params", "rule", "gated"),
-    [
-        ({"amount": "5"}, "amount < 10", 0),
-        ({"amount": 5}, "amount < 10", 0),
-        ({"amount": "500"}, "amount < 10", 1),
-        ({"amount": 500}, "amount < 10", 1),
-        # Of two texts one is a number.
-        ({"amount": "5", "zip": "01234"}, "amount < 10 and zip == '01234'", 0),
-        ({"lines": [{"price": "5"}]}, "lines[0].price < 10", 0),
-        ({"amount": "5"}, "total < 10", 1),
-    ],
-)
-def test_a_waiver_needs_rules_that_say_so(params: dict[str, Any], rule: str, gated: int) -> None:
-    policy = ApprovalPolicy(rules=(ApprovalRule(when=rule, required=False),))
-    hash_ = params_hash("bank.pay", "1", params)
-    waived = [{"step_id": "pay", "params_hash": hash_, "foreign": False}]
-    tools = {"bank.pay": spec(approval=policy)}
-
-    found, _ = tally_calls(
-        evidence(step={"input": params}, approvals=[], tools=tools, waived=waived), ACTOR
-    )
-
-    assert found.gated == gated
-
-
-@pytest.mark.parametrize(("foreign", "gated"), [(False, 0), (True, 1)])
-def test_a_waiver_is_judged_by_what_was_read_before_the_claim(foreign: bool, gated: int) -> None:
-    policy = ApprovalPolicy(rules=(ApprovalRule(when="not run.foreign", required=False),))
-    waived = [{"step_id": "pay", "params_hash": HASH, "foreign": False}]
-    tools = {"bank.pay": spec(approval=policy)}
-
-    found, _ = tally_calls(
-        evidence(claim={"foreign": foreign}, approvals=[], tools=tools, waived=waived), ACTOR
-    )
-
-    assert (found.gated, found.as_approved) == (gated, 0)
-
-
 def test_a_call_that_was_made_as_approved_is_consistent() -> None:
     assert tally_calls(evidence(), ACTOR) == (Tally(gated=1, as_approved=1), [])
 
@@ -139,13 +91,12 @@ def test_a_call_that_was_made_as_approved_is_consistent() -> None:
     [
         ({"approval": {"state": "pending", "consumed_entry": None}}, "nobody has approved it"),
         ({"approvals": []}, "nobody has approved it"),
-        ({"claim": {"approval_id": None}}, "its claim names no approval"),
         ({"claims": []}, "made without a claim"),
-        ({"approval": {"consumed_entry": None}}, "was used by nothing, not by it"),
-        ({"approval": {"consumed_entry": "ef-2"}}, "was used by ef-2, not by it"),
-        ({"approval": {"consumed_generation": 2}}, "not by it"),
-        ({"claim": {"params_hash": OTHER}}, f"its claim has {OTHER}"),
-        ({"entry": {"params_hash": OTHER}}, f"its claim has {OTHER}"),
+        ({"claim": {"approval_id": None}}, "no approval was used by its claim of ef-1"),
+        ({"approval": {"consumed_entry": None}}, "no approval was used by its claim of ef-1"),
+        ({"approval": {"consumed_entry": "ef-2"}}, "no approval was used by its claim of ef-1"),
+        ({"approval": {"consumed_generation": 2}}, "no approval was used by its claim of ef-1"),
+        ({"claim": {"params_hash": OTHER}}, "no approval was used by its claim of ef-1"),
         # Recorded under the approved hash, but made with other params.
         ({"step": {"input": {"amount": "500"}}}, "its params are not those of r/pay/1"),
     ],
@@ -161,7 +112,7 @@ def test_a_call_other_than_approved_is_counted(facts: dict[str, Any], why: str) 
 
 @pytest.mark.parametrize(("amount", "consistent"), [("5", 1), ("500", 0)])
 def test_a_reads_own_params_are_compared(amount: str, consistent: int) -> None:
-    read = {"tools": {"bank.pay": spec(effect=Effect.READ)}, "claims": [], "effects": []}
+    read = {"tools": {"bank.pay": spec(effect=Effect.READ)}, "claims": []}
 
     found, _ = tally_calls(evidence(step={"input": {"amount": amount}}, **read), ACTOR)
 
@@ -173,7 +124,7 @@ def test_a_reads_own_params_are_compared(amount: str, consistent: int) -> None:
     [(None, "", 0), (WAIVABLE, HASH, 0), (WAIVABLE, OTHER, 1), (GATED, HASH, 1)],
 )
 def test_only_a_rule_waives(policy: ApprovalPolicy | None, hash_: str, gated: int) -> None:
-    waived = [{"step_id": "pay", "params_hash": hash_, "foreign": False}]
+    waived = [{"step_id": "pay", "params_hash": hash_}]
     tools = {"bank.pay": spec(approval=policy)}
 
     found, _ = tally_calls(evidence(approvals=[], tools=tools, waived=waived), ACTOR)
@@ -221,8 +172,9 @@ def test_a_loss_that_the_drill_did_not_force_is_none_of_its_losses() -> None:
     ("facts", "calls"), [({}, 1), ({"error_class": "refused"}, 0), ({"attempt": 0}, 0)]
 )
 def test_refused_or_skipped_attempts_are_no_calls(facts: dict[str, Any], calls: int) -> None:
-    assert count_calls(evidence(step=facts), "pay") == count_calls(evidence(step=facts)) == calls
-    assert count_calls(evidence(), "look") == 0
+    found = evidence(step=facts)
+    assert len(list_calls(found, "pay")) == len(list_calls(found)) == calls
+    assert list_calls(evidence(), "look") == []
 
 
 def test_calls_of_steps_that_an_agent_has_made_count_though_its_plan_has_none() -> None:

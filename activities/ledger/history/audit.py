@@ -26,6 +26,8 @@ from surehand.verify import (
     Event,
     find_committed,
     find_unproven,
+    verify_chain,
+    verify_story,
 )
 from surehand.workflows.contracts.approvals import standing_label
 from surehand.workflows.contracts.base import ChainHead
@@ -74,6 +76,14 @@ def unverified_approvers(events: Sequence[Event]) -> list[str]:
 def _voter_name(body: Mapping[str, Any]) -> str:
     name = body.get("approver") or "nobody"
     return standing_label(name, body["standing_id"]) if "standing_id" in body else name
+
+
+def verify_run(
+    events: Sequence[Event], entries: Iterable[Mapping[str, Any]], heads: Iterable[ChainHead]
+) -> Break | None:
+    """Return the first thing that does not hold in a run's chain, its story or its entries."""
+    found = verify_chain(events, heads) or verify_story(events)
+    return found or verify_entries(events, entries)
 
 
 def verify_entries(events: Sequence[Event], entries: Iterable[Mapping[str, Any]]) -> Break | None:

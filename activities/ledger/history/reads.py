@@ -29,7 +29,6 @@ from surehand.activities.ledger.core.tables import (
     steps,
 )
 from surehand.activities.ledger.runs.deletion import require_kept
-from surehand.activities.ledger.steps import foreign
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.tools import ToolSpec
 from surehand.workflows.identity import child_run_id
@@ -275,12 +274,10 @@ class Evidence:
     tools: Mapping[str, ToolSpec]
     """As they were recorded at the run's start, by name."""
     approvals: list[Row]
-    effects: list[Row]
     steps: list[Row]
     """One row for each attempt."""
     claims: list[Row]
-    """Each claim's own words: the bodies of ``effect.claimed``, with ``step_id``, and ``foreign``:
-    whether the run had read content from outside by then."""
+    """Each claim's own words: the bodies of ``effect.claimed``, with ``step_id``."""
     waived: list[Row]
     """The bodies of ``approval.waived``, in the same form."""
     answered: frozenset[str]
@@ -308,7 +305,6 @@ def read_evidence(tx: Transaction, run_id: str) -> Evidence:
     if run is None:
         raise RunNotFound(run_id)
     told = tx.all(rows_of(events, "type", "step_id", "body", run_id=run_id).order_by(events.c.seq))
-    of_run = [tx.all(rows_of(table, run_id=run_id)) for table in (approvals, effects, steps)]
     changes = tx.all(
         rows_of(principal_changes, principal=run["user_id"])
         .where(principal_changes.c.change.in_(("permission_granted", "permission_revoked")))
@@ -316,20 +312,14 @@ def read_evidence(tx: Transaction, run_id: str) -> Evidence:
     )
 
     def bodies(type_: str) -> list[Row]:
-        found, marked = list[Row](), False
-        for event in told:
-            marked = marked or event["type"] == foreign.MARKED
-            if event["type"] == type_:
-                found.append({**event["body"], "step_id": event["step_id"], "foreign": marked})
-        return found
+        return [{**one["body"], "step_id": one["step_id"]} for one in told if one["type"] == type_]
 
     return Evidence(
         user=run["user_id"],
         plan=Plan.model_validate(run["plan"]),
         tools={name: ToolSpec.model_validate(spec) for name, spec in run["tools"].items()},
-        approvals=of_run[0],
-        effects=of_run[1],
-        steps=of_run[2],
+        approvals=tx.all(rows_of(approvals, run_id=run_id)),
+        steps=tx.all(rows_of(steps, run_id=run_id)),
         claims=bodies("effect.claimed"),
         waived=bodies("approval.waived"),
         answered=frozenset(

@@ -31,11 +31,10 @@ from surehand.activities.ledger.core.tables import (
 )
 from surehand.activities.ledger.effects.epochs import current_epoch
 from surehand.activities.ledger.halts import count_halts
-from surehand.activities.ledger.history.audit import verify_entries
+from surehand.activities.ledger.history.audit import verify_run
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.people.principals import read_principals
 from surehand.activities.ledger.runs.deletion import is_deleted
-from surehand.verify import verify_chain, verify_story
 from surehand.workflows.contracts.approvals import ApprovalState, VerdictCode
 
 
@@ -497,7 +496,7 @@ def _audit_runs(ledger: Ledger, scope: StatsScope) -> Invariants:
     for run_id in found:
         with ledger.transaction(scope.tenant) as tx:
             chain, entries, head = chain_of(tx, run_id)
-        first = verify_chain(chain, [head]) or verify_story(chain) or verify_entries(chain, entries)
+        first = verify_run(chain, entries, [head])
         if first is not None:
             broken.append(BrokenRun(run_id=run_id, first_break=str(first)))
     return Invariants(runs=len(found), ok=len(found) - len(broken), broken=broken)
