@@ -1,6 +1,6 @@
 """Pictures: ``python -m docs.pictures`` draws the demo's terminal, ``--pages`` photographs pages.
 
-The demo's text is that of docs/demo.md, which a test holds against what the demo prints. For the
+The demo's text is that of docs/demo.txt, which a test holds against what the demo prints. For the
 approvers' pages (which need Chromium) the browser tests open each page, look at it, and take its
 picture if they are asked to. Two rounds give two pictures, which differ in times and hashes: those
 of the docs are taken again when a page looks different.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Page
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-DEMO: Final = ROOT / "docs" / "demo.md"
+DEMO: Final = ROOT / "docs" / "demo.txt"
 PICTURE: Final = DEMO.with_name("demo.svg")
 #: From here on: the worker is dead, and another one takes over.
 FIRST_LINE: Final = "4. Worker 1 is dead"
@@ -40,7 +40,7 @@ _STYLES: Final = {
 
 def draw_demo() -> str:
     """Return the picture as SVG; the same text gives the same picture."""
-    shown = DEMO.read_text(encoding="utf-8").split("```text\n")[1].split("```")[0]
+    shown = DEMO.read_text(encoding="utf-8")
     text = Text(shown[shown.index(FIRST_LINE) :].rstrip(), no_wrap=True, overflow="ellipsis")
     for match in re.finditer("|".join(_STYLES), text.plain, re.MULTILINE):
         style = next(s for p, s in _STYLES.items() if re.fullmatch(p, match[0]))

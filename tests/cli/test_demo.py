@@ -20,7 +20,7 @@ from surehand.examples.bank import Bank
 from tests.cli.starter import ROOT, Starter, Verbs
 from tests.cli.terminal import LIMIT_S, Terminal
 
-PAGE = ROOT / "docs" / "demo.md"
+SHOWN = ROOT / "docs" / "demo.txt"
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_named_approver_approves_without_a_terminal(showing: Starter, tmp_path
     assert (report["refunds"], report["mails"]) == (1, 1)
     assert report["decided_by"] == "demo-approver"
     assert not leftovers(tmp_path)
-    shown = PAGE.read_text().split("```text")[1].split("```")[0]
+    shown = SHOWN.read_text()
     assert [unnumbered(line) for line in shown.strip().splitlines()] == [
         unnumbered(line) for line in ended.err.strip().splitlines()
     ]
