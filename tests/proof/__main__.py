@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 from pydantic import BaseModel, ConfigDict
@@ -60,21 +62,28 @@ class Suite(BaseModel):
     version: str
     size: str
     changed: str
+    columns: str = ""
+    """What the columns of its figures mean, if its tests show any."""
     rows: tuple[Row, ...]
 
 
-def load_suites() -> list[Suite]:
+Figures = dict[str, list[dict[str, Any]]]
+
+
+def load_suites() -> dict[str, Suite]:
     files = sorted(Path(__file__).parent.glob("*.yaml"))
-    return [Suite.model_validate(yaml.safe_load(file.read_text("utf-8"))) for file in files]
+    return {one.stem: Suite.model_validate(yaml.safe_load(one.read_text("utf-8"))) for one in files}
 
 
-def run_tests(names: list[str], options: list[str]) -> dict[str, set[str]]:
-    """Return how the cases of each test ended, by ``tests.folder.file.test``."""
+def run_tests(names: list[str], options: list[str]) -> tuple[dict[str, set[str]], Figures]:
+    """Return how the cases of each test ended, by ``tests.folder.file.test``, and their figures."""
     ended: dict[str, set[str]] = {}
+    figures: Figures = {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results.xml"
         command = [sys.executable, "-m", "tests", *names, f"--junitxml={file}", "-q", *options]
-        if (code := subprocess.run(command, cwd=ROOT, check=False).returncode) > 1:
+        told = {**os.environ, "PROOF_FIGURES": folder}
+        if (code := subprocess.run(command, cwd=ROOT, env=told, check=False).returncode) > 1:
             sys.exit(f"pytest has ended with {code}: it has not run all tests")
         for case in ElementTree.parse(file).getroot().iter("testcase"):
             parts = {part.tag for part in case}
@@ -82,7 +91,9 @@ def run_tests(names: list[str], options: list[str]) -> dict[str, set[str]]:
             way = "failed" if failed else "not run" if "skipped" in parts else "met"
             name = f"{case.get('classname')}.{case.get('name', '').partition('[')[0]}"
             ended.setdefault(name, set()).add(way)
-    return ended
+        for row in sorted(Path(folder).glob("*.json")):
+            figures.setdefault(row.name.partition(".")[0], []).append(json.loads(row.read_text()))
+    return ended, figures
 
 
 def judge_row(row: Row, ended: dict[str, set[str]]) -> str:
@@ -94,14 +105,16 @@ def judge_row(row: Row, ended: dict[str, set[str]]) -> str:
     return "not run" if "not run" in ways and row.claim == "met" else row.claim
 
 
-def render(suites: list[Suite], results: dict[tuple[str, str], str], run: str) -> str:
+def render(
+    suites: dict[str, Suite], results: dict[tuple[str, str], str], figures: Figures, run: str
+) -> str:
     """Return the page."""
     lines = [HEAD + run, "", "| source | rows | " + " | ".join(RESULTS) + " |", "|" + " --- |" * 7]
-    for suite in suites:
+    for suite in suites.values():
         counts = Counter(results[suite.name, row.id] for row in suite.rows)
         numbers = " | ".join(str(counts[result]) for result in RESULTS)
         lines.append(f"| {suite.name} | {len(suite.rows)} | {numbers} |")
-    for suite in suites:
+    for stem, suite in suites.items():
         lines += ["", f"## {suite.name}", "", f"- Whose: {suite.whose}"]
         lines += [f"- Source: <{suite.source}>, {suite.version}", f"- Size: {suite.size}"]
         lines += [f"- Changed, and why: {suite.changed}", ""]
@@ -111,19 +124,23 @@ def render(suites: list[Suite], results: dict[tuple[str, str], str], run: str) -
             told = "<br>".join(filter(None, [why, *(f"`{name}`" for name in row.tests)]))
             result = f"**{results[suite.name, row.id]}**"
             lines.append(f"| {row.id} | {row.level} | {row.says} | {result} | {told} |")
+        if shown := figures.get(stem):
+            lines += ["", suite.columns, "", f"| {' | '.join(shown[0])} |"]
+            lines.append("|" + " --- |" * len(shown[0]))
+            lines += [f"| {' | '.join(str(value) for value in one.values())} |" for one in shown]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     suites, began = load_suites(), time.monotonic()
-    rows = [(suite.name, row) for suite in suites for row in suite.rows]
+    rows = [(suite.name, row) for suite in suites.values() for row in suite.rows]
     names = sorted({f"tests/{name}" for _, row in rows for name in row.tests})
-    ended = run_tests(names, sys.argv[1:])
+    ended, figures = run_tests(names, sys.argv[1:])
     results = {(name, row.id): judge_row(row, ended) for name, row in rows}
     head = subprocess.check_output(["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, text=True)
     took, day = time.monotonic() - began, time.strftime("%Y-%m-%d", time.gmtime())
     run = f"Run on {day} at commit {head.strip()}: {len(names)} tests in {took:.0f} s."
-    PAGE.write_text(render(suites, results, run), encoding="utf-8")
+    PAGE.write_text(render(suites, results, figures, run), encoding="utf-8")
     print(f"{PAGE}: {dict(Counter(results.values()))}")
     sys.exit("failed" in results.values())
 

@@ -1,0 +1,413 @@
+"""The designs of Atomix's experiments, on real workers that are killed, and a real shop.
+
+``atomix.yaml`` says what was changed. ``PROOF_SEED`` draws other faults and other kills, and
+``PROOF_TIMES`` makes each cell so many times as large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pytest
+
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.effects import Resolution
+from surehand.workflows.contracts.runs import RunResult
+from surehand.workflows.contracts.steering import CancelRun
+from tests.e2e.papers import FAILS
+from tests.e2e.plans import mail_step, plan, refund_step
+from tests.e2e.runs import Run, decision_on
+from tests.e2e.stage import Stage
+from tests.proof.unsteady_shop import UnsteadyShop
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+SEED: Final = os.environ.get("PROOF_SEED", "0")
+TIMES: Final = int(os.environ.get("PROOF_TIMES", "1"))
+#: Many tries: that half of all calls fail is no reason to give up.
+TOOLS: Final = {
+    "tool_modules": "tests.variants.settled_by",
+    "retries_in_doubt": ",".join(["1s"] * 30),
+    "compensation_limit": "4s",
+}
+#: By what settles a doubt: the tool, and where the shop counts its effects.
+KINDS: Final = {
+    "lookup": ("inventory.restock", "restocks"),
+    "key": ("mail.send", "mails"),
+    "nothing": ("payments.refund", "refunds"),
+}
+ENDED_S: Final = 200.0
+Show = Callable[..., None]
+
+
+@pytest.fixture
+def database() -> str:
+    return "sqlite"
+
+
+def call(kind: str, order_id: str, **more: Any) -> dict[str, Any]:
+    """Return a step that makes a kind's effect for an order, whose id it has."""
+    tool, _ = KINDS[kind]
+    if kind == "key":
+        made = mail_step(order_id, "notice")
+    elif kind == "nothing":
+        made = refund_step(order_id)
+    else:
+        lines = [{"sku": "sku-1", "quantity": 1}]
+        made = {"params": {"order_id": order_id, "lines": lines}}
+    return {**made, "tool": tool, "id": order_id, **more}
+
+
+@dataclass
+class Cell:
+    """One cell of an experiment: its runs, which work on orders of their own."""
+
+    stage: Stage
+    shop: UnsteadyShop
+    name: str
+    experiment: str
+    kind: str
+    endpoint: str
+    """Where the shop counts its effects."""
+    runs: list[Run] = field(default_factory=list)
+    orders: list[str] = field(default_factory=list)
+    results: list[RunResult | None] = field(default_factory=list)
+    """``None``: the run was blocked."""
+    kills: int = 0
+
+    async def start(self, *steps: dict[str, Any]) -> Run:
+        self.runs.append(run := await self.stage.start(plan(*steps)))
+        return run
+
+    async def end(self) -> None:
+        """Wait for the ends of its runs."""
+
+        async def end(run: Run) -> RunResult | None:
+            with suppress(TimeoutError):
+                return await run.result(ENDED_S)
+            return None
+
+        self.results = list(await asyncio.gather(*map(end, self.runs)))
+
+    def state(self) -> set[str]:
+        return {"blocked" if one is None else one.state.value for one in self.results}
+
+    def judge(self, show: Show, **more: Any) -> dict[str, Any]:
+        """Return its figures, and show them."""
+        applied = self.shop.applied(self.endpoint)
+        counts = [applied[order] for order in self.orders]
+        asked = [row for run in self.runs for row in self.stage.intervention_rows(run)]
+        row = {
+            "test": self.experiment,
+            "cell": self.name,
+            "settled by": self.kind,
+            "runs": len(self.runs),
+            "calls": len(self.orders),
+            "kills": self.kills,
+            "doubled": sum(n - 1 for n in counts if n > 1),
+            "lost": counts.count(0),
+            "wrong": 0,
+            "listed": 0,
+            "in doubt": len({(one["run_id"], one["step_id"]) for one in asked}),
+            "blocked": self.results.count(None),
+            **more,
+        }
+        show(**row)
+        return row
+
+
+#: What is promised of each cell; a doubt needs a human only if nothing else can settle it.
+KEPT: Final = {"doubled": 0, "lost": 0, "wrong": 0, "blocked": 0}
+
+
+def assert_kept(row: dict[str, Any], **more: int) -> None:
+    doubt = {} if row["settled by"] == "nothing" else {"in doubt": 0}
+    assert row | KEPT | doubt | more == row, row
+
+
+@contextmanager
+def shop_of(stage: Stage, of: str = "request", **disturbed: Any) -> Iterator[UnsteadyShop]:
+    """Yield a shop of its own; ``disturbed`` has (p, faults) by endpoint.
+
+    Only mails honour keys, and nobody can ask about refunds: what is repeated blindly counts twice.
+    """
+    told = {name: {"p": p, "faults": faults, "of": of} for name, (p, faults) in disturbed.items()}
+    with UnsteadyShop(stage.folder / "unsteady.sqlite", SEED, told) as shop:
+        shop.fault("restocks", ignore_keys=True)
+        shop.fault("refunds", ignore_keys=True)
+        yield shop
+
+
+@asynccontextmanager
+async def people(runs: list[Run], stage: Stage, told: Callable[[str], str]) -> AsyncIterator[None]:
+    """Answer what only people can settle, by its step, while the block runs."""
+    over = asyncio.Event()
+
+    async def answer() -> None:
+        while not over.is_set():
+            for run in runs:
+                for row in stage.intervention_rows(run):
+                    if row["state"] == "open":  # also: it was too early to say, so once more
+                        said = {"outcome": told(row["step_id"]), "evidence": "the shop's books"}
+                        about = {"intervention_id": row["intervention_id"], "actor": "oscar"}
+                        await run.handle.signal("resolve", Resolution(**about, **said))
+            await asyncio.sleep(1)
+
+    answering = asyncio.create_task(answer())
+    yield
+    over.set()
+    await answering
+
+
+@asynccontextmanager
+async def dying_workers(
+    stage: Stage, kills: int, draw: random.Random, **settings: str
+) -> AsyncIterator[None]:
+    """Work while the block runs; so many workers are killed at instants that are drawn."""
+    over = asyncio.Event()
+
+    async def work() -> None:
+        for number in range(kills + 1):
+            with stage.worker(**TOOLS | settings) as worker:
+                await asyncio.to_thread(worker.wait_ready)
+                if number == kills:
+                    await over.wait()
+                await asyncio.sleep(draw.uniform(0.5, 2.5))
+                worker.kill()
+
+    working = asyncio.create_task(work())
+    yield
+    over.set()
+    await working
+
+
+DISTURBED: Final = [{"fail": fail} for fail in ("before", "after", "drop_before", "drop_after")]
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.3, 0.5])
+async def test_faults_double_and_lose_nothing(stage: Stage, show: Show, p: float) -> None:
+    draw, kills = random.Random(f"{SEED} {p}"), round(10 * p)
+    endpoints = ("restocks", "restocks.lookup", "mails", "refunds")
+    with shop_of(stage, **dict.fromkeys(endpoints, (p, DISTURBED))) as shop:
+        stage = replace(stage, shop=shop)
+        cells = [
+            Cell(stage, shop, f"p = {p}", "E3.5", kind, at, kills=kills)
+            for kind, (_, at) in KINDS.items()
+        ]
+        for cell in cells:
+            for _ in range(3 * TIMES):
+                its = [shop.new_order() for _ in range(10)]
+                cell.orders += its
+                await cell.start(*(call(cell.kind, order) for order in its))
+        async with (
+            dying_workers(stage, kills, draw),
+            people(cells[2].runs, stage, lambda order: happened(shop, "refunds", order)),
+        ):
+            await asyncio.gather(*(cell.end() for cell in cells))
+        for cell in cells:
+            assert_kept(cell.judge(show))
+            assert cell.state() == {"completed"}
+
+
+def happened(shop: UnsteadyShop, endpoint: str, order: str) -> str:
+    return "happened" if shop.applied(endpoint)[order] else "not_happened"
+
+
+POINTS: Final = {
+    "P1": CrashPoint.BEFORE_CLAIM,
+    "P2": CrashPoint.AFTER_CLAIM,
+    "P3": CrashPoint.AFTER_CALL,
+    "P4": CrashPoint.AFTER_OUTCOME,
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_kills_at_each_point_block_nothing(stage: Stage, show: Show, point: str) -> None:
+    """A worker dies at the point of one run's call, and wherever those before it are then."""
+
+    async def kill(cell: Cell) -> None:
+        own, tool = cell.stage, KINDS[cell.kind][0]
+        async with people(cell.runs, own, lambda order: happened(shop, cell.endpoint, order)):
+            for _ in range(5 * TIMES):
+                cell.orders.append(order := shop.new_order())
+                with own.worker(crash_at=f"{tool}:{POINTS[point]}@{order}", **TOOLS) as doomed:
+                    await asyncio.to_thread(doomed.wait_ready)
+                    await cell.start(call(cell.kind, order))
+                    await asyncio.to_thread(doomed.wait_killed)
+                    cell.kills += 1
+            async with dying_workers(own, 0, random.Random()):
+                await cell.end()
+
+    with shop_of(stage) as shop:
+        cells = []
+        for kind, (_, at) in KINDS.items():
+            queue, folder = f"{stage.task_queue}-{kind}", stage.folder / kind
+            own = replace(stage, shop=shop, task_queue=queue, folder=folder)
+            cells.append(Cell(own, shop, f"{point}: {POINTS[point]}", "E5-B3", kind, at))
+        await asyncio.gather(*map(kill, cells))
+        for cell in cells:
+            assert_kept(cell.judge(show))
+            assert cell.state() == {"completed"}
+
+
+SOURCES: Final = ("tool failure", "losing speculation", "stale read", "veto", "timeout")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_an_irreversible_effect_is_made_only_by_who_goes_on(
+    stage: Stage, show: Show, source: str
+) -> None:
+    """Each pair: a run whose abort comes right before its mail, and one that has no abort."""
+
+    async def play(cell: Cell, aborted: bool, order: str, body: str) -> None:
+        bad = shop.new_order(status="shipped" if aborted else "paid")
+        before = [call("nothing", bad, tool="pay.right")] if source == "tool failure" else []
+        tool = "mail.as_it_is" if source == "stale read" else "mail.send"
+        soon = "2s" if source == "timeout" and aborted else "10m"
+        mail = call("key", order, tool=tool, approval={"expires_in": soon})
+        mail["params"]["body"] = body
+        run = await cell.start(*before, mail)
+        if aborted and source in ("tool failure", "timeout"):
+            return
+        request = await run.asks()
+        if aborted and source == "losing speculation":
+            await winner[order].wait()
+        if aborted and source == "stale read":
+            shop.edit_order(order, status="refunded")
+        veto = {"outcome": "reject"} if aborted and source == "veto" else {}
+        await run.send(decision_on(request, **veto))
+        if aborted and source == "stale read":
+            await run.asks(but=request)
+            await run.handle.signal("cancel", CancelRun(actor="oscar"))
+        if not aborted and source == "losing speculation":
+            await run.result()
+            winner[order].set()
+
+    winner: dict[str, asyncio.Event] = {}
+    with shop_of(stage) as shop:
+        stage = replace(stage, shop=shop)
+        cells = [
+            Cell(stage, shop, f"{source}: {how}", "E4", "key", "mails", kills=TIMES)
+            for how in ("goes on", "aborted")
+        ]
+        async with dying_workers(stage, TIMES, random.Random(f"{SEED} {source}")):
+            playing = []
+            for _ in range(10 * TIMES):
+                order = shop.new_order()
+                other = order if source == "losing speculation" else shop.new_order()
+                winner[order] = asyncio.Event()
+                cells[0].orders.append(order)
+                cells[1].orders.append(other)
+                playing += [play(cells[0], False, order, "yes"), play(cells[1], True, other, "no")]
+            await asyncio.gather(*playing)
+            await asyncio.gather(*(cell.end() for cell in cells))
+        with shop.database() as connection:
+            leaked = connection.execute(
+                "SELECT count(*) FROM effects WHERE endpoint = 'mails'"
+                " AND json_extract(body, '$.body') = 'no'"
+            ).fetchone()[0]
+        assert_kept(cells[0].judge(show))
+        assert_kept(cells[1].judge(show, lost=0, wrong=leaked))
+        assert cells[0].state() == {"completed"}
+        assert cells[1].state() == {"cancelled" if source == "stale read" else "failed"}
+
+
+#: What an undo meets: for all requests of its key, or for the first one.
+UNDOING: Final = {
+    "refund fails": ("key", [{"fail": "before"}]),
+    "rate limit": ("first", [{"retry_after": 1}]),
+    "window closed": ("key", [{"fail": "before", "status": 409}]),
+}
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3])
+@pytest.mark.parametrize("mode", UNDOING)
+async def test_a_failing_undo_is_reported_as_it_is(
+    stage: Stage, show: Show, mode: str, p: float
+) -> None:
+    of, faults = UNDOING[mode]
+    with shop_of(stage, of, refund_cancellations=(p, faults)) as shop:
+        stage = replace(stage, shop=shop)
+        cell = Cell(stage, shop, f"{mode}, p = {p}", "E7", "lookup", "refunds", kills=1)
+        for _ in range(10 * TIMES):
+            cell.orders.append(order := shop.new_order())
+            booked = call("lookup", order, id="book")
+            await cell.start(booked, call("nothing", order, tool="pay.right"), FAILS)
+        async with (
+            dying_workers(stage, 1, random.Random(f"{SEED} {mode} {p}"), retries_in_doubt="1s,1s"),
+            people(cell.runs, stage, lambda step: "give_up"),
+        ):
+            await cell.end()
+        stands, listed = shop.standing("refunds"), set[str]()
+        for result, order in zip(cell.results, cell.orders, strict=True):
+            if result is not None and result.uncompensated:
+                assert [one.tool for one in result.uncompensated] == ["pay.right"]
+                listed.add(order)
+        undone = shop.applied("refund_cancellations")
+        row = cell.judge(
+            show,
+            **{"doubled": sum(n - 1 for n in undone.values()), "listed": len(listed)},
+            wrong=len(stands ^ listed) + len(shop.standing("restocks")),
+        )
+        # Whatever fails for good is a human's, and the human has given up.
+        assert_kept(row, **{"in doubt": len(listed)})
+        assert (mode == "rate limit") <= (not listed)
+        assert cell.state() == {"failed"}
+
+
+#: A tool whose declaration is wrong, what it says, and what comes of it: failing closed, or open.
+DECLARED: Final = {
+    "pay.right": ("nothing wrong", "closed"),
+    "pay.broad": ("key of all customers", "closed"),
+    "pay.no_undo": ("no undo declared", "closed"),
+    "pay.worded": ("key of the words", "doubled"),
+    "pay.keyless": ("no key", "doubled"),
+    "pay.not_idempotent": ("dedupes, and does not", "doubled"),
+    "pay.no_read": ("a read, and writes", "doubled"),
+    "pay.blind": ("lookup finds nothing", "doubled"),
+    "pay.undone_by_nothing": ("undo undoes nothing", "wrong"),
+}
+
+
+@pytest.mark.parametrize("fails", ["closed", "open"])
+async def test_a_wrong_declaration_fails_closed_or_is_believed(
+    stage: Stage, show: Show, fails: str
+) -> None:
+    """Each call's first answer is lost."""
+    number = 10 * TIMES
+    with shop_of(stage, "first", refunds=(1, [{"fail": "drop_after"}])) as shop:
+        stage = replace(stage, shop=shop)
+        cells = {}
+        for tool, (said, comes) in DECLARED.items():
+            if (comes == "closed") is not (fails == "closed"):
+                continue
+            cells[tool] = cell = Cell(stage, shop, said, "E10", "lookup", "refunds")
+            undone = [FAILS] if "undo" in tool else []
+            for at in range(number):
+                cell.orders.append(order := shop.new_order())
+                for again in range(1 + (tool in ("pay.worded", "pay.keyless"))):
+                    step = call("nothing", order, tool=tool)
+                    step["params"]["reason"] = f"words {at}.{again}"
+                    await cell.start(step, *undone)
+        async with dying_workers(stage, 0, random.Random()):
+            await asyncio.gather(*(cell.end() for cell in cells.values()))
+        for tool, cell in cells.items():
+            comes = DECLARED[tool][1]
+            completed = sum(one is not None and one.state == "completed" for one in cell.results)
+            left = sum(len(one.uncompensated) for one in cell.results if one is not None)
+            stands = shop.standing("refunds") & set(cell.orders)
+            wrong = len(stands) - left if "undo" in tool else 0
+            made = sum(shop.applied("refunds")[one] > 0 for one in cell.orders)
+            lost = max(min(completed, number) - made, 0)
+            row = cell.judge(show, listed=left, wrong=wrong, lost=lost)
+            assert_kept(row, **({} if comes == "closed" else {comes: number}))
+            if tool == "pay.broad":
+                assert completed == 1 and len(stands) == 1
+            if tool == "pay.no_undo":
+                assert left == number
