@@ -61,6 +61,7 @@ LONGEST: Final = tuple(
         "test_benchmarks.py",
         "test_package.py",
         "mcp/test_real_servers.py",
+        "proof/history",
         "property",
     )
 )

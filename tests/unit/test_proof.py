@@ -22,6 +22,7 @@ IDS: Final = {
     | {f"{section}.{n + 1}" for section, count in AISVS.items() for n in range(count)},
     "AGT ADR-0030": {str(n + 1) for n in range(11)},
     "AgentAck": {f"ACK00{n + 1}" for n in range(9)},
+    "Linearisability": {"claims", "leases", "approvals", "halts", "undos"},
 }
 
 
