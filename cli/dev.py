@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -24,7 +24,7 @@ from surehand.client.client import WAITS_FOR_PEOPLE, Pending, look_at_runs
 from surehand.client.connection import Connection
 from surehand.process import PACKAGE, dev_server
 from surehand.process.children import Child, python, settings_of_module
-from surehand.process.connect import Target, connect, find_target
+from surehand.process.connect import connect, find_target
 from surehand.process.exits import (
     ExitCode,
     NotReachable,
@@ -234,9 +234,14 @@ def _start_server(caller: Caller, running: ExitStack) -> dev_server.DevServer | 
     shown = caller.settings.ui_url.partition("//")[2]
     port = dev_server.local_port(address)
     ui_port = dev_server.local_port(shown) or dev_server.DEFAULT_UI_PORT
-    if port is None or not dev_server.is_free(port):
-        if port is not None:
-            _check_server_there(target)
+    taken = port is not None and not dev_server.is_free(port)
+    if taken:
+        try:
+            asyncio.run(connect(target, quiet=True))
+        except NotReachable as error:
+            remedy = f"set TEMPORAL_ADDRESS=127.0.0.1:{dev_server.free_ports(1)[0]} in {ENV_FILE}"
+            raise NotReachable(f"{error}; if another program has that port, {remedy}") from error
+    if port is None or taken:
         caller.printer.say(f"Temporal  {address}, which was there")
         return None
     server = dev_server.DevServer.start(
@@ -249,15 +254,6 @@ def _start_server(caller: Caller, running: ExitStack) -> dev_server.DevServer | 
     running.callback(server.stop)
     caller.printer.say(f"Temporal  {server.address}, Web UI {server.ui_url}")
     return server
-
-
-def _check_server_there(target: Target) -> None:
-    """Refuse to use what listens at an address here, but is no server."""
-    try:
-        asyncio.run(connect(target, quiet=True))
-    except NotReachable as error:
-        remedy = f"set TEMPORAL_ADDRESS=127.0.0.1:{dev_server.free_ports(1)[0]} in {ENV_FILE}"
-        raise NotReachable(f"{error}; if another program has that port, {remedy}") from error
 
 
 def _child(name: str, module: str) -> Child:
@@ -376,8 +372,6 @@ def _stamp_files(named: Sequence[Path]) -> dict[Path, tuple[int, ...]]:
         found += (Path(folder, name) for name in files if name.endswith(".py"))
     stamps = dict[Path, tuple[int, ...]]()
     for path in found:
-        try:
+        with suppress(OSError):  # there is none, or not any more
             stamps[path] = stamp_of(path)
-        except OSError:  # there is none, or not any more
-            continue
     return stamps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from surehand.activities.effects.prepare import limit_amount
 from surehand.activities.ledger.approvals.requests import find_others
-from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects.run_tree import has_made_more
 from surehand.activities.ledger.history.reads import list_made
 from surehand.activities.limits_file import Limit, group_values, read_limits
@@ -84,9 +84,14 @@ async def try_limits(
         limits = read_limits(str(file), toolbox)
     if not limits:
         raise WrongUse(f"limits file {file}: it names no limits: list at least one in `limits`")
-    assurance = Assurance(settings.decisions)
+    how = toolbox, since, Assurance(settings.decisions)
     async with ledger_of(settings) as ledger:
-        tried = await _try_all(ledger, caller.tenant, limits, toolbox, since, assurance)
+        trials = [await ledger.transact(caller.tenant, _try_limit, one, *how) for one in limits]
+    tried = LimitsTried(
+        since_days=since / timedelta(days=1),
+        unread=sum(one.unread for one in trials),
+        limits=[one.result() for one in trials],
+    )
     rows = [
         [
             one.limit,
@@ -102,27 +107,11 @@ async def try_limits(
             f"{one.limit}: {call.tool} of {call.run_id} {call.step_id}, {call.used} used before it"
             for call in one.newest
         ]
-    if not any(one.calls for one in tried.limits):
-        lines = ["None of their tools was called in that time: look further back with --since."]
     if tried.unread:
         lines.append(f"{counted(tried.unread, 'call')} could not be read here.")
+    elif not any(one.calls for one in tried.limits):
+        lines = ["Their tools made no call in that time: look further back with --since."]
     return Reply(tried, lines)
-
-
-async def _try_all(
-    ledger: Ledger,
-    tenant: str,
-    limits: Iterable[Limit],
-    toolbox: Toolbox,
-    since: timedelta,
-    assurance: Assurance,
-) -> LimitsTried:
-    found, unread = list[LimitTried](), 0
-    for limit in limits:
-        trial = await ledger.transact(tenant, _try_limit, limit, toolbox, since, assurance)
-        found.append(trial.result())
-        unread += trial.unread
-    return LimitsTried(since_days=since / timedelta(days=1), unread=unread, limits=found)
 
 
 def _try_limit(

@@ -65,7 +65,10 @@ _STATES: Final = {
     "superseded": "Edited",
     "void": "No longer needed: the run has ended or gone on without it.",
 }
-_OUTCOMES: Final = {"approve": "Approved", "reject": "Rejected", "edit": "Edited"}
+_OUTCOMES: Final = {
+    **{"approve": "Approved", "reject": "Rejected", "edit": "Edited"},
+    **{"answer": "Answered", "resolve": "Settled"},
+}
 _KINDS: Final = {"approve": "good", "reject": "danger"}
 #: States of an entry under the same key that say that another run has done the same, or may have.
 _ELSEWHERE: Final = {
@@ -406,7 +409,7 @@ async def show_own_decisions(ledger: Ledger, tenant: str, request: Request, me: 
 def _describe_decision(row: Mapping[str, Any]) -> dict[str, Any]:
     description = row["description"] or f"{row['tool']} (what the call says cannot be read here)"
     if row["tool"] is None:
-        description = "A request that was never made"
+        description = "A request that was never made" if row["approval_id"] else row["run_id"]
     return {
         **row,
         "description": description,

@@ -23,13 +23,15 @@ from surehand.activities.ledger.halts import (
     list_halts,
 )
 from surehand.activities.ledger.history.reads import chain_of
+from surehand.activities.ledger.runs.steering import judge_steering
 from surehand.activities.ledger.steps import foreign
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.verify import verify_chain
+from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.base import ForeignContent, RunState
 from surehand.workflows.contracts.effects import UndoSpec, UndoTool, undo_text
 from surehand.workflows.contracts.runs import RunResult, RunView
-from surehand.workflows.contracts.steering import Interrupt, InterruptKind
+from surehand.workflows.contracts.steering import Interrupt, InterruptKind, Steer, Verb
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import Needs, Requirement
 from tests.cli.test_approvals_server import HOSTILE, Site, site
@@ -149,9 +151,16 @@ async def test_my_decisions_show_what_became_of_them(site: Site, ledger: Ledger)
         call = scene.call(step_id=f"s{number}", key=f"k{number}")
         said = f"because of {HOSTILE} \u202e"
         scene.decide(replace(call, gated=True, approval_id=one), approver=who, reason=said)
+    answered = Steer(
+        **{"tenant": scene.tenant, "run_id": "run-1", "steering_id": "s1", "verb": Verb.ANSWER},
+        **{"workflow_run_id": "first", "actor": "ann", "content": {"answer": "yes"}},
+    )
+    with scene.tx() as tx:
+        judge_steering(tx, answered, Assurance.OPEN)
     await site.sign_in("ann")
 
     page = (await site.get("/mine")).text
+    assert 'href="/run?id=run-1"><bdi>run-1</bdi>' in page and "Answered" in page
     assert "Refund 1 EUR" in page and "Refund 2 EUR" not in page
     assert "Approved" in page and "approved by ann" in page and "not signed" in page
     assert "does not count" not in page

@@ -23,9 +23,11 @@ from surehand.activities.ledger.approvals.waiting import (
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals
 from surehand.activities.ledger.history.run_display import read_approval, read_progress
+from surehand.activities.ledger.runs.steering import judge_steering
 from surehand.activities.ledger.steps import foreign
-from surehand.workflows.contracts.approvals import DecisionOutcome
+from surehand.workflows.contracts.approvals import Assurance, DecisionOutcome
 from surehand.workflows.contracts.base import ForeignContent
+from surehand.workflows.contracts.steering import AnswerInterrupts, Steer, Verb
 from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import administration
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
@@ -230,6 +232,30 @@ def test_nobody_sees_another_ones_decisions(scene: Scene, other: Scene) -> None:
     assert pages_of_decisions(scene, "ann", 5) == [[]]
 
 
+def test_what_i_have_answered_is_listed_with_it_once(scene: Scene) -> None:
+    decided(scene, 1)
+    answer = AnswerInterrupts(actor="ann", answers={"ask.1": "yes"})
+    for number, more in enumerate(
+        ({}, {"verb": Verb.CANCEL}, {"actor": "eve"}, {"forwarded_as": "none", "forwarded_by": RUN})
+    ):
+        message = {
+            **{"tenant": scene.tenant, "run_id": RUN, "actor": "ann", "verb": Verb.ANSWER},
+            **{"steering_id": f"{RUN}#first.s{number}", "workflow_run_id": "first"},
+            **{"content": answer.content(), **more},
+        }
+        with scene.tx(after=3 * MINUTE) as tx:
+            judge_steering(tx, Steer.model_validate(message), Assurance.OPEN)
+
+    with scene.tx() as tx:
+        page = list_own_decisions(tx, "ann", most=1)
+        assert page.more is not None
+        [answered] = page.rows
+        [approved] = list_own_decisions(tx, "ann", most=1, after=page.more).rows
+    assert (answered["run_id"], answered["approval_id"]) == (RUN, None)
+    assert (answered["outcome"], answered["verdict"]) == ("answer", "accepted")
+    assert approved["outcome"] == "approve"
+
+
 def test_a_decision_that_does_not_count_is_listed_as_such(scene: Scene) -> None:
     one = decided(scene, 1)
     scene.decide(
@@ -252,9 +278,13 @@ def test_each_page_reads_a_stretch_of_an_index_and_sorts_nothing(scene: Scene) -
         with heard(tx) as sent:
             for after in (None, Moment(tx.now_ms, "a")):
                 list_own_decisions(tx, "ann", most=5, after=after)
-        looks = [one for one in sent if "FROM decisions" in one[0]]
-        assert len(looks) == 2
-        reads_a_stretch_of(tx, "ix_decisions_approver", looks)
+        for table, index in (
+            ("decisions", "ix_decisions_approver"),
+            ("steerings", "ix_steerings_actor"),
+        ):
+            looks = [one for one in sent if f"FROM {table}" in one[0]]
+            assert len(looks) == 2
+            reads_a_stretch_of(tx, index, looks)
 
 
 TWO = Requirement(quorum=2, four_eyes=True)

@@ -10,9 +10,10 @@ import heapq
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, func, literal_column, tuple_
+from sqlalchemy import ColumnElement, Select, func, literal_column, null, tuple_
 
 from surehand.activities.ledger.core.sealed import Erased, SealedValue
 from surehand.activities.ledger.core.statements import rows_of
@@ -23,6 +24,7 @@ from surehand.activities.ledger.core.tables import (
     has_expired,
     runs,
     soonest_open,
+    steerings,
 )
 from surehand.activities.ledger.halts import earliest_clock, request_clock
 from surehand.activities.ledger.steps.foreign import marked_among
@@ -232,11 +234,18 @@ _SAID: Final = tuple(
         *("verified", "at_ms"),
     )
 )
-_DECIDED_ORDER: Final = (decisions.c.at_ms, decisions.c.decision_id)
+#: The same of what is no decision: an answer to a question, or to a doubt.
+_ANSWERED: Final = (
+    *(steerings.c.steering_id.label("decision_id"), steerings.c.run_id),
+    *(null().label("approval_id"), steerings.c.verb.label("outcome")),
+    *(steerings.c.code.label("verdict"), steerings.c.message, null().label("reason")),
+    *(steerings.c.verified, steerings.c.at_ms),
+)
+_ANSWERS: Final = steerings.c.verb.in_([literal_column("'answer'"), literal_column("'resolve'")])
 
 
 class Moment(NamedTuple):
-    """Where among somebody's decisions one is."""
+    """Where among what somebody has decided and answered something is."""
 
     at_ms: int
     decision_id: str
@@ -247,8 +256,8 @@ class OwnDecisions:
     """A page of them."""
 
     rows: Sequence[Mapping[str, Any]]
-    """Of ``decisions``, each with ``tool`` and ``description`` of what it was on. What cannot be
-    read here is ``None``."""
+    """Of ``decisions``, each with ``tool`` and ``description`` of what it was on, and of
+    ``steerings``, without ``approval_id``. What cannot be read here is ``None``."""
     more: Moment | None
     """Where the next page begins; ``None``: this is the last one."""
 
@@ -256,15 +265,22 @@ class OwnDecisions:
 def list_own_decisions(
     tx: Transaction, approver: str, *, most: int, after: Moment | None = None
 ) -> OwnDecisions:
-    """Return what somebody has decided, whether it has counted or not; the newest comes first.
+    """Return what somebody has decided and answered, counted or not; the newest comes first.
 
     Votes that a standing approval has given in their place are not among it.
     """
-    query = rows_of(decisions, *_SAID, approver=approver).where(decisions.c.standing_id.is_(None))
-    if after is not None:
-        query = query.where(tuple_(*_DECIDED_ORDER) < tuple_(*after))
-    newest = query.order_by(*(column.desc() for column in _DECIDED_ORDER)).limit(most + 1)
-    rows = tx.all(leave_sealed(tx, newest))
+    decided = rows_of(decisions, *_SAID, approver=approver, standing_id=None)
+    answered = rows_of(steerings, *_ANSWERED, actor=approver, forwarded_as=None).where(_ANSWERS)
+    rows = list[dict[str, Any]]()
+    for query, *order in (
+        (decided, decisions.c.at_ms, decisions.c.decision_id),
+        (answered, steerings.c.at_ms, steerings.c.steering_id),
+    ):
+        if after is not None:
+            query = query.where(tuple_(*order) < tuple_(*after))
+        newest = query.order_by(*(column.desc() for column in order)).limit(most + 1)
+        rows += tx.all(leave_sealed(tx, newest))
+    rows.sort(key=itemgetter("at_ms", "decision_id"), reverse=True)
     more = Moment(rows[most - 1]["at_ms"], rows[most - 1]["decision_id"]) if rows[most:] else None
     rows = rows[:most]
     return OwnDecisions(_with_calls(tx, rows), more)

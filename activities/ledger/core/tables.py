@@ -597,9 +597,16 @@ steerings = _table(
     Column("signature", Text),
     Column("kid", String(80)),
     Column("nonce", String(100)),
+    # Of what a run hands on to its child run: what it was as the parent's.
+    Column("forwarded_as", String(400)),
     Column("at_ms", BigInteger, nullable=False),
     _check("signed_whole", "(kid IS NULL) = (nonce IS NULL)"),
     _check("verified_by_a_signature", "NOT verified OR nonce IS NOT NULL"),
+    # What somebody has answered, newest last.
+    _index(
+        *("ix_steerings_actor", "actor", "at_ms", "steering_id"),
+        where="forwarded_as IS NULL AND verb IN ('answer', 'resolve')",
+    ),
     # A signature is judged once in one life of a run.
     _index(
         "uq_steerings_nonce",

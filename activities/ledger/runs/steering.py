@@ -240,6 +240,7 @@ def _record_steering(tx: Transaction, asked: Steer, judged: SteeringVerdict, pro
             signature=asked.signature if proof.nonce else None,
             kid=proof.kid,
             nonce=proof.nonce,
+            forwarded_as=asked.forwarded_as,
             at_ms=tx.now_ms,
         )
     )
