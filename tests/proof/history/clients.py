@@ -2,7 +2,7 @@
 
 A client draws what to do next, notes the call in a file, makes it, and notes the answer. It is
 killed, stopped, cut off from the database, and has its clock set, at any time. What got no answer
-may have happened or not.
+may have happened or not, unless its client knows that it had not come to the commit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sqlalchemy import make_url
 from surehand.activities.ledger.approvals.decisions import lift_halt
 from surehand.activities.ledger.core import engine
 from surehand.activities.ledger.core.statements import rows_of
-from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
+from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects import outcomes
 from surehand.activities.ledger.effects.claims import claim_effect
@@ -82,6 +82,8 @@ class Client:
     halts: dict[str, dict[str, str]] = field(default_factory=dict)
     """By tenant, the reason and the id of each halt that may stand."""
     unanswered: Callable[[], Any] | None = None
+    ends: bool = False
+    """Whether the transaction under way has come to its end, and may commit."""
     jump: int = 0
     number: int = 0
 
@@ -95,6 +97,13 @@ class Client:
         self.file = os.open(self.folder / self.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         jumped = SimpleNamespace(time_ns=lambda: time.time_ns() + self.jump * 1_000_000_000)
         engine.time = jumped  # type: ignore[assignment]
+        write_events = Transaction.write_events
+
+        def end_transaction(tx: Transaction) -> None:
+            self.ends = True
+            write_events(tx)
+
+        Transaction.write_events = end_transaction  # type: ignore[method-assign]
         try:
             while test is not None and test.is_alive():
                 time.sleep(self.random.uniform(0, 0.01))
@@ -110,6 +119,7 @@ class Client:
         """Note a call and its answer, and return what came of it; ``None``: there was none."""
         self.number += 1
         self.calls.value += 1
+        self.ends = False
         id_ = f"{self.name}-{self.number}"
         self.note(id=id_, call=time.monotonic_ns(), **{"in": about})
         try:
@@ -117,6 +127,8 @@ class Client:
         except LedgerUnavailable:
             if about["op"] in ("claim", "decide"):
                 self.unanswered = lambda: self.call_ledger({**about, "again": True}, work)
+            if not self.ends:
+                self.note(id=id_, rolled_back=True)
             time.sleep(self.random.uniform(0, 0.3))
             return None
         self.note(id=id_, out=answer, **{"return": time.monotonic_ns()})
@@ -478,4 +490,5 @@ def record_history(url: str, folder: Path, seconds: float) -> tuple[list[Noted],
         disturbed.done["clock jumps"] += "jump" in note
         if "id" in note:
             calls.setdefault(note["id"], {}).update(note)
-    return list(calls.values()), disturbed.done
+    made = [call for call in calls.values() if "rolled_back" not in call]
+    return made, disturbed.done

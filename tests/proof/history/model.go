@@ -21,7 +21,7 @@ import (
 const (
 	generations = 16 // of one key, in one history
 	numbers     = 4  // of approvals of one run
-	patience    = 2 * time.Minute
+	patience    = time.Minute
 	slack       = int64(20 * time.Millisecond) // between this machine's clocks
 )
 
