@@ -56,6 +56,8 @@ class Suite(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    stem: str
+    """Of its file; its tests' figures have it, too."""
     name: str
     whose: str
     source: str
@@ -70,9 +72,10 @@ class Suite(BaseModel):
 Figures = dict[str, list[dict[str, Any]]]
 
 
-def load_suites() -> dict[str, Suite]:
+def load_suites() -> list[Suite]:
     files = sorted(Path(__file__).parent.glob("*.yaml"))
-    return {one.stem: Suite.model_validate(yaml.safe_load(one.read_text("utf-8"))) for one in files}
+    told = ({"stem": file.stem, **yaml.safe_load(file.read_text("utf-8"))} for file in files)
+    return [Suite.model_validate(one) for one in told]
 
 
 def run_tests(names: list[str], options: list[str]) -> tuple[dict[str, set[str]], Figures]:
@@ -106,15 +109,15 @@ def judge_row(row: Row, ended: dict[str, set[str]]) -> str:
 
 
 def render(
-    suites: dict[str, Suite], results: dict[tuple[str, str], str], figures: Figures, run: str
+    suites: list[Suite], results: dict[tuple[str, str], str], figures: Figures, run: str
 ) -> str:
     """Return the page."""
     lines = [HEAD + run, "", "| source | rows | " + " | ".join(RESULTS) + " |", "|" + " --- |" * 7]
-    for suite in suites.values():
+    for suite in suites:
         counts = Counter(results[suite.name, row.id] for row in suite.rows)
         numbers = " | ".join(str(counts[result]) for result in RESULTS)
         lines.append(f"| {suite.name} | {len(suite.rows)} | {numbers} |")
-    for stem, suite in suites.items():
+    for suite in suites:
         lines += ["", f"## {suite.name}", "", f"- Whose: {suite.whose}"]
         lines += [f"- Source: <{suite.source}>, {suite.version}", f"- Size: {suite.size}"]
         lines += [f"- Changed, and why: {suite.changed}", ""]
@@ -124,7 +127,7 @@ def render(
             told = "<br>".join(filter(None, [why, *(f"`{name}`" for name in row.tests)]))
             result = f"**{results[suite.name, row.id]}**"
             lines.append(f"| {row.id} | {row.level} | {row.says} | {result} | {told} |")
-        if shown := figures.get(stem):
+        if shown := figures.get(suite.stem):
             lines += ["", suite.columns, "", f"| {' | '.join(shown[0])} |"]
             lines.append("|" + " --- |" * len(shown[0]))
             lines += [f"| {' | '.join(str(value) for value in one.values())} |" for one in shown]
@@ -133,7 +136,7 @@ def render(
 
 def main() -> None:
     suites, began = load_suites(), time.monotonic()
-    rows = [(suite.name, row) for suite in suites.values() for row in suite.rows]
+    rows = [(suite.name, row) for suite in suites for row in suite.rows]
     names = sorted({f"tests/{name}" for _, row in rows for name in row.tests})
     ended, figures = run_tests(names, sys.argv[1:])
     results = {(name, row.id): judge_row(row, ended) for name, row in rows}
