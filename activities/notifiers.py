@@ -1,4 +1,4 @@
-"""Who tells people: ``log``, ``webhook``, ``smtp``, ``slack``, or a notifier of the user's own.
+"""Who tells people: ``log``, ``webhook``, ``smtp``, ``slack``, ``teams``, or a user's own notifier.
 
 ``webhook`` follows Standard Webhooks 1.0 (https://www.standardwebhooks.com, file
 ``spec/standard-webhooks.md`` of github.com/standard-webhooks/standard-webhooks): the headers
@@ -12,6 +12,10 @@ needs no client that can do many at once, and the notifier has a thread of its o
 ``slack`` posts to channels by Slack's Web API (https://docs.slack.dev/reference/methods), and says
 later in each message what has become of its request. A message has its delivery's id as metadata:
 an attempt that follows one that was cut off finds what that has posted.
+
+``teams`` does the same as a bot, by the Bot Connector's API
+(https://learn.microsoft.com/azure/bot-service/rest-api/bot-framework-rest-connector-api-reference).
+A bot cannot read what a channel has: an attempt that follows one that was cut off may post again.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -38,7 +42,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from html import escape
 from typing import Any, Final, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 import structlog
@@ -299,7 +303,7 @@ def _trust(server: MailServer) -> ssl.SSLContext:
 
 #: What messages that ask for a decision tell of.
 _ASKING: Final = (Kind.APPROVAL, Kind.REMINDER)
-#: Characters that a text of a message may have, says Slack.
+#: Characters that a text of a message may have, says Slack; a card of Teams may have more.
 _LONGEST_TEXT: Final = 3000
 #: Errors of Slack after which a message never says what has become of its request.
 _FINAL: Final = (
@@ -314,13 +318,20 @@ class _Unreachable(NotDelivered):
 
 #: How far the ledger's clock and Slack's may differ when we look for a posted message.
 _CLOCKS_APART: Final = timedelta(hours=1)
+#: What the bot's token is for.
+_TEAMS_SCOPE: Final = "https://api.botframework.com/.default"
+_CARD: Final = "application/vnd.microsoft.card.adaptive"
+_SLACK_CHANNEL: Final = re.compile(r"[A-Za-z0-9]+")
+_TEAMS_CHANNEL: Final = re.compile(r"19:[A-Za-z0-9_-]+@thread\.[a-z0-9]+")
 
 
-class Slack:
-    """Posts to the channels of one workspace, which have a role or ``TENANT/ROLE``."""
+class ChatNotifier:
+    """Posts to the channels of a chat, which have a role or ``TENANT/ROLE``."""
 
-    def __init__(self, url: httpx.URL, token: str, channels: Mapping[str, str]) -> None:
-        self._url, self._token, self._channels = url, token, channels
+    name: str
+
+    def __init__(self, url: httpx.URL, channels: Mapping[str, str]) -> None:
+        self._url, self._channels = str(url).rstrip("/"), channels
         self.where = str(url.host)
 
     async def send(self, notification: Notification) -> str | None:
@@ -332,24 +343,14 @@ class Slack:
         except _Unreachable as error:
             if notification.outcome is None:
                 raise
-            log.warning("slack.not_updated", error=str(error))
+            log.warning("chat.not_updated", chat=self.name, error=str(error))
             return None
         except (httpx.HTTPError, TimeoutError) as error:
             raise NotDelivered(f"{type(error).__name__}: {error}") from error
 
     async def _send(self, client: httpx.AsyncClient, note: Notification) -> str | None:
-        channel, _, posted = (note.message or f"{self._find_channel(note)}:").partition(":")
-        if not posted and note.attempt > 1:
-            posted = await self._find_posted(client, channel, note)
-        # Lock screens show this text, and Slack reads markup in it.
-        text = escape(note.outcome or note.title, quote=False)
-        content = {"channel": channel, "text": text, "blocks": json.dumps(blocks_of(note))}
-        if posted:
-            await self._call(client, "chat.update", {**content, "ts": posted})
-        elif note.outcome is None:
-            about = {"event_type": "surehand", "event_payload": {"id": note.delivery_id}}
-            content |= {"metadata": json.dumps(about), "unfurl_links": "false"}
-            posted = (await self._call(client, "chat.postMessage", content))["ts"]
+        channel, _, posted = (note.message or f"{self._find_channel(note)}:").rpartition(":")
+        posted = await self._write(client, channel, posted, note)
         return f"{channel}:{posted}" if note.kind in _ASKING and note.outcome is None else None
 
     def _find_channel(self, note: Notification) -> str:
@@ -358,7 +359,42 @@ class Slack:
         for role in (*note.roles, "*"):
             if (channel := self._channels.get(f"{prefix}{role}")) is not None:
                 return channel
-        raise NotDelivered(f"{PREFIX}SLACK_CHANNELS has none for {prefix}*")
+        raise NotDelivered(f"{PREFIX}{self.name.upper()}_CHANNELS has none for {prefix}*")
+
+    async def _write(
+        self, client: httpx.AsyncClient, channel: str, posted: str, note: Notification
+    ) -> str:
+        """Post a message, or change what is posted; returns the message.
+
+        What is over and was never posted is not posted any more.
+        """
+        raise NotImplementedError
+
+
+class Slack(ChatNotifier):
+    """Posts to the channels of one workspace."""
+
+    name = "slack"
+
+    def __init__(self, url: httpx.URL, token: str, channels: Mapping[str, str]) -> None:
+        super().__init__(url, channels)
+        self._token = token
+
+    async def _write(
+        self, client: httpx.AsyncClient, channel: str, posted: str, note: Notification
+    ) -> str:
+        if not posted and note.attempt > 1:
+            posted = await self._find_posted(client, channel, note)
+        # Lock screens show this text, and Slack reads markup in it.
+        text = escape(note.outcome or note.title, quote=False)
+        content = {"channel": channel, "text": text, "blocks": json.dumps(blocks_of(note))}
+        if posted:
+            await self._call(client, "chat.update", {**content, "ts": posted})
+        if posted or note.outcome is not None:
+            return posted
+        about = {"event_type": "surehand", "event_payload": {"id": note.delivery_id}}
+        content |= {"metadata": json.dumps(about), "unfurl_links": "false"}
+        return str((await self._call(client, "chat.postMessage", content))["ts"])
 
     async def _find_posted(
         self, client: httpx.AsyncClient, channel: str, note: Notification
@@ -380,10 +416,7 @@ class Slack:
     ) -> dict[str, Any]:
         token = {"authorization": f"Bearer {self._token}"}
         response = await client.post(f"{self._url}/{method}", data=form, headers=token)
-        code, later = response.status_code, response.headers.get("Retry-After")
-        if code != 200:
-            pause = read_retry_after(later, datetime.now(UTC)) if later else timedelta(0)
-            raise NotDelivered(f"{method}: HTTP {code}", pause)
+        _check_status(response, method)
         answer: dict[str, Any] = response.json()
         if not answer["ok"]:
             kind = _Unreachable if answer["error"] in _FINAL else NotDelivered
@@ -391,23 +424,70 @@ class Slack:
         return answer
 
 
+class Teams(ChatNotifier):
+    """Posts to channels of Teams as a bot, whose token goes nowhere else."""
+
+    name = "teams"
+
+    def __init__(
+        self, url: httpx.URL, channels: Mapping[str, str], token_url: httpx.URL, bot: dict[str, str]
+    ) -> None:
+        super().__init__(url, channels)
+        self._token_url, self._bot = token_url, bot
+
+    async def _write(
+        self, client: httpx.AsyncClient, channel: str, posted: str, note: Notification
+    ) -> str:
+        if not posted and note.outcome is not None:
+            return ""
+        # One for each message, of which there are few: none has to be kept, or has gone stale.
+        asked = {"grant_type": "client_credentials", "scope": _TEAMS_SCOPE, **self._bot}
+        answer = await client.post(self._token_url, data=asked)
+        _check_status(answer, "token")
+        token = {"authorization": f"Bearer {answer.json()['access_token']}"}
+        card = {"contentType": _CARD, "content": card_of(note)}
+        # Lock screens show the summary.
+        message = {"type": "message", "summary": note.outcome or note.title, "attachments": [card]}
+        url = f"{self._url}/v3/conversations/{quote(channel, safe='')}/activities"
+        if posted:
+            url += f"/{quote(posted, safe='')}"
+        answer = await client.request("PUT" if posted else "POST", url, json=message, headers=token)
+        _check_status(answer, "message", unreachable=(403, 404))
+        return posted or str(answer.json()["id"])
+
+
+def _check_status(response: httpx.Response, what: str, unreachable: Collection[int] = ()) -> None:
+    code, later = response.status_code, response.headers.get("Retry-After")
+    if not response.is_success:
+        pause = read_retry_after(later, datetime.now(UTC)) if later else timedelta(0)
+        kind = _Unreachable if code in unreachable else NotDelivered
+        raise kind(f"{what}: HTTP {code}", pause)
+
+
+def _compose(note: Notification) -> tuple[list[str], list[str]]:
+    """Return the texts of a message in a chat, and the outcomes that its buttons vote for."""
+    told = note.text
+    if note.page is not None or note.outcome is not None:
+        told = told.rpartition("\n\n")[0]  # the commands are for those who have no page
+    if note.outcome is not None:
+        return [told[:_LONGEST_TEXT], note.outcome], []
+    # Nobody votes by a button on what was cut.
+    votes = note.chat and note.kind in _ASKING and len(told) <= _LONGEST_TEXT
+    return [told[:_LONGEST_TEXT]], ["approve", "reject"] if votes else []
+
+
 def blocks_of(note: Notification) -> list[dict[str, Any]]:
     """Return a message of Slack: what is asked, and how it ended or who may decide.
 
     It has no marks, links or mentions of strangers. A button carries what it is a vote on.
     """
-    told = note.text
-    if note.page is not None or note.outcome is not None:
-        told = told.rpartition("\n\n")[0]  # the commands are for those who have no page
-    texts = [told] if note.outcome is None else [told, note.outcome]
+    texts, votes = _compose(note)
     blocks: list[dict[str, Any]] = [{"type": "section", "text": _plain(text)} for text in texts]
+    value, styles = json.dumps([note.subject, note.params_hash]), ("primary", "danger")
     buttons: list[dict[str, Any]] = []
-    # Nobody votes by a button on what was cut.
-    if note.outcome is None and note.chat and note.kind in _ASKING and len(told) <= _LONGEST_TEXT:
-        value = json.dumps([note.subject, note.params_hash])
-        for outcome, style in (("approve", "primary"), ("reject", "danger")):
-            button = {"action_id": outcome, "text": _plain(outcome.capitalize()), "style": style}
-            buttons.append({"type": "button", "value": value, **button})
+    for outcome, style in zip(votes, styles, strict=False):
+        button = {"action_id": outcome, "text": _plain(outcome.capitalize()), "style": style}
+        buttons.append({"type": "button", "value": value, **button})
     if note.outcome is None and note.page is not None:
         link = {"action_id": "open", "text": _plain("Open"), "url": note.page}
         buttons.append({"type": "button", **link})
@@ -415,7 +495,26 @@ def blocks_of(note: Notification) -> list[dict[str, Any]]:
 
 
 def _plain(text: str) -> dict[str, Any]:
-    return {"type": "plain_text", "text": text[:_LONGEST_TEXT], "emoji": False}
+    return {"type": "plain_text", "text": text, "emoji": False}
+
+
+def card_of(note: Notification) -> dict[str, Any]:
+    """Return the same as a card of Teams, with text that it reads no marks in."""
+    texts, votes = _compose(note)
+    body = [
+        # An empty line has no height.
+        {"type": "RichTextBlock", "spacing": "None", "inlines": [line or " "]}
+        for text in texts
+        for line in text.splitlines()
+    ]
+    data = {"vote": [note.subject, note.params_hash]}
+    actions: list[dict[str, Any]] = [
+        {"type": "Action.Execute", "verb": outcome, "title": outcome.capitalize(), "data": data}
+        for outcome in votes
+    ]
+    if note.outcome is None and note.page is not None:
+        actions.append({"type": "Action.OpenUrl", "title": "Open", "url": note.page})
+    return {"type": "AdaptiveCard", "version": "1.4", "body": body, "actions": actions}
 
 
 class NotifiersMisconfigured(Exception):
@@ -459,22 +558,21 @@ def _load(name: str, settings: Settings) -> Notifier:
             return _mail(settings)
         case "slack":
             return _slack(settings)
+        case "teams":
+            return _teams(settings)
         case _ if is_named(name):
             return _own(name)
         case _:
             raise _wrong(
                 "NOTIFY",
-                f"{name!r} is neither log, webhook, smtp, slack nor module:name of your own",
+                f"{name!r} is neither log, webhook, smtp, slack, teams nor module:name of your own",
             )
 
 
 def _webhook(settings: Settings) -> Webhook:
     url, secret = settings.webhook_url.get_secret_value(), settings.webhook_secret
     _require("webhook", {"WEBHOOK_URL": url, "WEBHOOK_SECRET": secret.get_secret_value()})
-    try:
-        target = url_of(url)
-    except ValueError as error:
-        raise _wrong("WEBHOOK_URL", str(error)) from error
+    target = _read_url("WEBHOOK_URL", url)
     try:
         return Webhook(target, secret_of(secret.get_secret_value()))
     except ValueError as error:
@@ -503,13 +601,35 @@ def _mail(settings: Settings) -> Mail:
 def _slack(settings: Settings) -> Slack:
     token, given = settings.slack_token.get_secret_value(), settings.slack_channels
     _require("slack", {"SLACK_TOKEN": token, "SLACK_CHANNELS": ",".join(given)})
+    channels = _read_channels("SLACK_CHANNELS", given, _SLACK_CHANNEL, "C0123456789")
+    return Slack(_read_url("SLACK_URL", settings.slack_url), token, channels)
+
+
+def _teams(settings: Settings) -> Teams:
+    given, app, url = settings.teams_channels, settings.teams_app_id, settings.teams_token_url
+    bot = {"client_id": app, "client_secret": settings.teams_app_secret.get_secret_value()}
+    needed = {"TEAMS_APP_ID": app, "TEAMS_APP_SECRET": bot["client_secret"], "TEAMS_TOKEN_URL": url}
+    _require("teams", {**needed, "TEAMS_CHANNELS": ",".join(given)})
+    example = "19:0123abcd@thread.tacv2"
+    channels = _read_channels("TEAMS_CHANNELS", given, _TEAMS_CHANNEL, example)
+    to = _read_url("TEAMS_URL", settings.teams_url)
+    return Teams(to, channels, _read_url("TEAMS_TOKEN_URL", url), bot)
+
+
+def _read_channels(
+    name: str, given: Sequence[str], is_one: re.Pattern[str], example: str
+) -> dict[str, str]:
     channels = {whose: channel for whose, _, channel in (one.partition("=") for one in given)}
-    if len(channels) != len(given) or not all(map(str.isalnum, channels.values())):
-        raise _wrong("SLACK_CHANNELS", "looks like finance=C0123456789,*=C9876543210, each once")
+    if len(channels) != len(given) or not all(map(is_one.fullmatch, channels.values())):
+        raise _wrong(name, f"looks like finance={example},*={example}, each once")
+    return channels
+
+
+def _read_url(name: str, text: str) -> httpx.URL:
     try:
-        return Slack(url_of(settings.slack_url), token, channels)
+        return url_of(text)
     except ValueError as error:
-        raise _wrong("SLACK_URL", str(error)) from error
+        raise _wrong(name, str(error)) from error
 
 
 def _own(name: str) -> Notifier:

@@ -164,8 +164,8 @@ class Settings(BaseModel):
     """Address at which the worker says that it lives (``/livez``) and can work (``/readyz``), such
     as ``127.0.0.1:9465``; empty: none."""
     notify: Names = ("log",)
-    """Notifiers: ``log``, ``webhook``, ``smtp``, ``slack``, or your own as ``module:name``; comma
-    separated. Empty: none."""
+    """Notifiers: ``log``, ``webhook``, ``smtp``, ``slack``, ``teams``, or your own as
+    ``module:name``; comma separated. Empty: none."""
     webhook_url: SecretStr = SecretStr("")
     """Where ``webhook`` posts to; it is not shown or logged, because it may carry a token."""
     webhook_secret: SecretStr = SecretStr("")
@@ -185,6 +185,21 @@ class Settings(BaseModel):
     """Slack's Web API."""
     slack_signing_secret: SecretStr = SecretStr("")
     """Of ``approvals serve``: what Slack signs presses of buttons with. Empty: no button counts."""
+    teams_app_id: str = ""
+    """The id of the app as whose bot ``teams`` posts."""
+    teams_app_secret: SecretStr = SecretStr("")
+    """The app's client secret."""
+    teams_token_url: str = ""
+    """Where the bot gets its token with them, such as
+    ``https://login.microsoftonline.com/DIRECTORY/oauth2/v2.0/token``."""
+    teams_channels: Names = ()
+    """The channel in which ``teams`` posts for each role, as in ``SUREHAND_SLACK_CHANNELS``:
+    ``finance=19:0123abcd@thread.tacv2``."""
+    teams_url: str = "https://smba.trafficmanager.net/teams"
+    """The Bot Connector. The bot's token goes nowhere else."""
+    teams_audience: str = ""
+    """Of ``approvals serve``: the app's id, for which the Bot Framework signs presses of buttons.
+    Empty: no button counts."""
     chat_key: str = ""
     """Of ``approvals serve``: file of the private key of the principal ``chat``, which vouches for
     decisions by buttons."""

@@ -1,21 +1,24 @@
 """Votes by buttons in a chat: whose press it is, and a decision that this server vouches for.
 
 Slack signs each press (https://docs.slack.dev/authentication/verifying-requests-from-slack) by the
-app's signing secret. A reviewed file says whose the account is, as for sign-ins. The decision is
-then signed with a key of the principal ``chat``. The ledger takes such decisions only if the
-policies of a call say ``proof: chat``, and judges at each count whether key and roles still hold.
-So whoever takes this server over can decide such calls, and no other.
+app's signing secret. For Teams the Bot Framework signs a token, which it sends with each activity
+(https://learn.microsoft.com/azure/bot-service/rest-api/bot-framework-rest-connector-authentication).
+A reviewed file says whose the account is, as for sign-ins. The decision is then signed with a key
+of the principal ``chat``. The ledger takes such decisions only if the policies of a call say
+``proof: chat``, and judges at each count whether key and roles still hold. So whoever takes this
+server over can decide such calls, and no other.
 
 One press is one nonce: the ledger judges it once, also after a restart of this server.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,11 +26,19 @@ from urllib.parse import parse_qs
 
 import httpx
 import structlog
+from joserfc import jwt
+from joserfc.errors import JoseError
 from starlette.background import BackgroundTask
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from surehand.cli.approvals_server.oidc import (
+    ClientOf,
+    IdentityProvider,
+    ProviderAway,
+    is_private,
+)
 from surehand.cli.approvals_server.sign_in import Registered, Subjects
 from surehand.cli.options import translated
 from surehand.client.messages import find_approval, fresh_claims, read_key, sign
@@ -42,13 +53,19 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-SLACK: Final = "/chat/slack"
-#: How old a press may be, as Slack recommends.
+#: How old a press may be, as Slack recommends; how far the Bot Framework's clock may be from ours.
 _LASTS: Final = timedelta(minutes=5)
 #: Bytes of a press, which carries the whole message.
 _LARGEST: Final = 256 * 1024
+#: Where the Bot Framework says which keys are its own, and as whom it signs.
+BOT_FRAMEWORK: Final = "https://login.botframework.com/v1/.well-known/openidconfiguration"
+_SIGNS_AS: Final = "https://api.botframework.com"
+#: Its name for Teams. In some of its other channels people say themselves who they are.
+_CHANNEL: Final = "msteams"
+#: Seconds for which Teams surely waits for an answer.
+_TEAMS_WAITS: Final = 4
 #: Hands on a decision to its run.
-Forward = Callable[[str, Mapping[str, Any]], Awaitable[Verdict]]
+Forward = Callable[[str, Mapping[str, Any]], Coroutine[Any, Any, Verdict]]
 
 
 class Press(NamedTuple):
@@ -59,9 +76,8 @@ class Press(NamedTuple):
     outcome: DecisionOutcome
     approval_id: str
     params_hash: str
-    answer_to: str
+    answer_to: str = ""
     """Where only that person reads what is told. Whoever has this URL may write there."""
-    nonce: str
 
 
 class ChatVotes:
@@ -69,51 +85,45 @@ class ChatVotes:
 
     def __init__(
         self,
+        chats: Mapping[str, SlackPresses | TeamsPresses],
         *,
-        secret: str,
         key: Ed25519PrivateKey,
         subjects: Subjects,
         tenant: str,
         registered: Registered,
     ) -> None:
-        self._secret, self._key, self._subjects = secret, key, subjects
+        self._chats, self._key, self._subjects = chats, key, subjects
         self._tenant, self._registered = tenant, registered
         self.taken = dict[str, float]()
         """Nonces of presses, and when each was taken."""
 
     def routes(self, forward: Forward) -> list[Route]:
         async def take(request: Request) -> Response:
+            name = request.path_params["chat"]
+            if (chat := self._chats.get(name)) is None:
+                return Response("no such chat", 404)
             sent = bytearray()
             async for chunk in request.stream():
                 sent += chunk
                 if len(sent) > _LARGEST:
                     return Response("too large", 413)
             body = bytes(sent)
-            nonce = f"slack-{hashlib.sha256(body).hexdigest()}"
-            if not self._is_slacks(request.headers, body) or nonce in self.taken:
-                return Response("not signed by Slack, too old, or taken already", 401)
-            press = read_press(body, nonce)
+            nonce = f"{name}-{hashlib.sha256(body).hexdigest()}"
+            if not await chat.verify_request(request.headers, body) or nonce in self.taken:
+                return Response("not signed by the chat, too old, or taken already", 401)
+            press = chat.read_press(body)
             if press is None:
                 return Response()
-            # Slack's clock may be ahead by as much as a press may be old.
+            # The chat's clock may be ahead by as much as a press may be old.
             now, longest = time.time(), 2 * _LASTS.total_seconds()
             self.taken = {one: at for one, at in self.taken.items() if now - at <= longest}
             self.taken[nonce] = now
-            # Slack waits for 3 s, and a run may take longer.
-            return Response(background=BackgroundTask(self._decide, press, forward))
+            return await chat.answer_press(press, self._decide(press, nonce, forward))
 
-        return [Route(SLACK, take, methods=["POST"])]
+        return [Route("/chat/{chat}", take, methods=["POST"])]
 
-    def _is_slacks(self, headers: Mapping[str, str], body: bytes) -> bool:
-        at = headers.get("x-slack-request-timestamp", "")
-        if not (at.isascii() and at.isdecimal() and len(at) < 16):
-            return False
-        made = hmac.digest(self._secret.encode(), f"v0:{at}:".encode() + body, hashlib.sha256)
-        given = headers.get("x-slack-signature", "").encode()
-        fresh = abs(time.time() - int(at)) <= _LASTS.total_seconds()
-        return hmac.compare_digest(given, b"v0=" + made.hex().encode()) and fresh
-
-    async def _decide(self, press: Press, forward: Forward) -> None:
+    async def _decide(self, press: Press, nonce: str, forward: Forward) -> str:
+        """Return what to tell whoever has pressed."""
         me, now = self._subjects.principal(press.issuer, press.user), int(time.time())
         try:
             with translated():
@@ -124,7 +134,7 @@ class ChatVotes:
                 if approval_id != press.approval_id:
                     raise WrongUse("that message is another tenant's")
                 claims = ChatClaims(
-                    **fresh_claims(me, self._tenant, now) | {"jti": press.nonce},
+                    **fresh_claims(me, self._tenant, now) | {"jti": nonce},
                     run_id=run_id,
                     approval_id=approval_id,
                     params_hash=press.params_hash,
@@ -133,15 +143,56 @@ class ChatVotes:
                 )
                 decision = claims.model_dump(include={"approval_id", "params_hash", "outcome"})
                 decision |= {"approver": me, "signature": sign(self._key, claims)}
-                told = (await forward(run_id, decision)).message
+                return (await forward(run_id, decision)).message
         except (WrongUse, NoWorker) as problem:
-            told = f"It does not count: {problem}"
+            return f"It does not count: {problem}"
         except Unanswered as problem:
-            told = f"Sent, and not judged yet: {problem}"
+            return f"Sent, and not judged yet: {problem}"
         except Exception:
             log.exception("chat.unknown")
-            told = "Nobody knows whether it counts: look at the request"
-        answer = {"response_type": "ephemeral", "replace_original": False, "text": told}
+            return "Nobody knows whether it counts: look at the request"
+
+
+class SlackPresses:
+    """Presses of buttons in a workspace of Slack."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    async def verify_request(self, headers: Mapping[str, str], body: bytes) -> bool:
+        """Return whether the chat has signed it, and lately."""
+        at = headers.get("x-slack-request-timestamp", "")
+        if not (at.isascii() and at.isdecimal() and len(at) < 16):
+            return False
+        made = hmac.digest(self._secret.encode(), f"v0:{at}:".encode() + body, hashlib.sha256)
+        given = headers.get("x-slack-signature", "").encode()
+        fresh = abs(time.time() - int(at)) <= _LASTS.total_seconds()
+        return hmac.compare_digest(given, b"v0=" + made.hex().encode()) and fresh
+
+    def read_press(self, body: bytes) -> Press | None:
+        """Return the press of a button that decides; ``None``: there is nothing to decide."""
+        try:
+            said = json.loads(parse_qs(body.decode(), strict_parsing=True)["payload"][0])
+            [action] = said["actions"]
+            approval_id, params_hash = json.loads(action["value"])
+            return Press(
+                issuer=f"slack:{said['user']['team_id']}",
+                user=str(said["user"]["id"]),
+                outcome=DecisionOutcome(action["action_id"]),
+                approval_id=str(approval_id),
+                params_hash=str(params_hash),
+                answer_to=str(said["response_url"]),
+            )
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return None
+
+    async def answer_press(self, press: Press, judged: Coroutine[Any, Any, str]) -> Response:
+        """Tell whoever has pressed it, and nobody else, what has become of it."""
+        # Slack waits for 3 s, and a run may take longer.
+        return Response(background=BackgroundTask(self._tell, press, judged))
+
+    async def _tell(self, press: Press, judged: Coroutine[Any, Any, str]) -> None:
+        answer = {"response_type": "ephemeral", "replace_original": False, "text": await judged}
         try:
             async with httpx.AsyncClient() as client:
                 (await client.post(press.answer_to, json=answer)).raise_for_status()
@@ -150,32 +201,87 @@ class ChatVotes:
             log.warning("chat.not_told", error=type(error).__name__)
 
 
-def read_press(body: bytes, nonce: str) -> Press | None:
-    """Return the press of a button that decides; ``None``: there is nothing to decide."""
-    try:
-        said = json.loads(parse_qs(body.decode(), strict_parsing=True)["payload"][0])
-        [action] = said["actions"]
-        approval_id, params_hash = json.loads(action["value"])
-        return Press(
-            issuer=f"slack:{said['user']['team_id']}",
-            user=str(said["user"]["id"]),
-            outcome=DecisionOutcome(action["action_id"]),
-            approval_id=str(approval_id),
-            params_hash=str(params_hash),
-            answer_to=str(said["response_url"]),
-            nonce=nonce,
-        )
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return None
+class BotFramework(IdentityProvider):
+    """Whose keys sign activities, asked once an hour: strangers can have this server ask."""
+
+    async def _discover_endpoints(self) -> Mapping[str, Any]:
+        url = str((await self._fetch_json(BOT_FRAMEWORK)).get("jwks_uri"))
+        if not is_private(url):
+            raise ProviderAway(f"{BOT_FRAMEWORK} has no jwks_uri that others cannot read")
+        return {"keys": await self._fetch_keys(url)}
+
+
+class TeamsPresses:
+    """Presses of buttons in Teams, as activities of the Bot Framework.
+
+    This server has no secret of the bot and calls no URL that an activity names.
+    """
+
+    def __init__(self, app_id: str) -> None:
+        self._app_id, self._signer = app_id, BotFramework(ClientOf(_SIGNS_AS, app_id))
+
+    async def verify_request(self, headers: Mapping[str, str], body: bytes) -> bool:
+        scheme, _, sent = headers.get("authorization", "").partition(" ")
+        try:
+            activity, keys = json.loads(body), (await self._signer.metadata())["keys"]
+            token = jwt.decode(sent, keys, algorithms=["RS256"])
+            jwt.JWTClaimsRegistry(
+                leeway=int(_LASTS.total_seconds()),
+                iss={"essential": True, "value": _SIGNS_AS},
+                aud={"essential": True, "value": self._app_id},
+                exp={"essential": True},
+                serviceurl={"essential": True},
+            ).validate(token.claims)
+            # A key that signs for other channels alone vouches for nobody in Teams.
+            endorsed = keys.get_by_kid(token.header.get("kid")).as_dict().get("endorsements", ())
+            return (
+                scheme == "Bearer"
+                and activity["channelId"] == _CHANNEL
+                and _CHANNEL in endorsed
+                and activity["serviceUrl"] == token.claims["serviceurl"]
+            )
+        except (JoseError, ValueError, LookupError, TypeError, RecursionError):
+            return False
+        except ProviderAway as problem:
+            log.warning("chat.signer_away", problem=str(problem))
+            return False
+
+    def read_press(self, body: bytes) -> Press | None:
+        try:
+            said = json.loads(body)
+            action = said["value"]["action"]
+            approval_id, params_hash = action["data"]["vote"]
+            return Press(
+                issuer=f"teams:{said['channelData']['tenant']['id']}",
+                user=str(said["from"]["aadObjectId"]),
+                outcome=DecisionOutcome(action["verb"]),
+                approval_id=str(approval_id),
+                params_hash=str(params_hash),
+            )
+        except (ValueError, LookupError, TypeError):
+            return None
+
+    async def answer_press(self, press: Press, judged: Coroutine[Any, Any, str]) -> Response:
+        judging = asyncio.ensure_future(judged)
+        await asyncio.wait({judging}, timeout=_TEAMS_WAITS)
+        told = judging.result() if judging.done() else "Not judged yet: look at the request"
+        answer = {"statusCode": 200, "type": "application/vnd.microsoft.activity.message"}
+        after = BackgroundTask(asyncio.wait, {judging})
+        return JSONResponse({**answer, "value": told}, background=after)
 
 
 def chat_of(settings: Settings, tenant: str, registered: Registered) -> ChatVotes:
-    """Return how buttons decide, whose signing secret is set."""
+    """Return how buttons decide in the chats of the settings, of which there is one at least."""
     for name in ("chat_key", "chat_principals"):
         if not getattr(settings, name):
-            raise WrongUse(f"setting {PREFIX}{name.upper()} is missing: votes in Slack need it")
+            raise WrongUse(f"setting {PREFIX}{name.upper()} is missing: votes in a chat need it")
+    chats = dict[str, SlackPresses | TeamsPresses]()
+    if secret := settings.slack_signing_secret.get_secret_value():
+        chats["slack"] = SlackPresses(secret)
+    if settings.teams_audience:
+        chats["teams"] = TeamsPresses(settings.teams_audience)
     return ChatVotes(
-        secret=settings.slack_signing_secret.get_secret_value(),
+        chats,
         key=read_key(Path(settings.chat_key)),
         subjects=Subjects(Path(settings.chat_principals), tenant),
         tenant=tenant,

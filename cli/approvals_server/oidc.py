@@ -154,7 +154,7 @@ class IdentityProvider:
         if not isinstance(told, str):
             raise ProviderAway("the token endpoint has sent no ID token")
         # Asked for at each sign-in: a key that was taken back counts no more at once.
-        keys = await self._fetch_keys()
+        keys = await self._fetch_keys((await self.metadata())["jwks_uri"])
         try:
             token = jwt.decode(told, keys, algorithms=ALGORITHMS)
             claims = CodeIDToken(
@@ -233,8 +233,8 @@ class IdentityProvider:
             id_, secret = quote_plus(id_), quote_plus(secret)
         return ClientAuth(id_, secret, method)
 
-    async def _fetch_keys(self) -> KeySet:
-        found = await self._fetch_json((await self.metadata())["jwks_uri"])
+    async def _fetch_keys(self, url: str) -> KeySet:
+        found = await self._fetch_json(url)
         listed = found.get("keys")
         usable = [
             key

@@ -90,7 +90,7 @@ async def serve(
 
         oidc = _find_oidc(settings, caller.tenant, registered)
         chat = None
-        if settings.slack_signing_secret.get_secret_value():
+        if settings.slack_signing_secret.get_secret_value() or settings.teams_audience:
             from surehand.cli.approvals_server.chat import chat_of
 
             chat = chat_of(settings, caller.tenant, registered)

@@ -1,8 +1,9 @@
-"""Buttons in Slack decide on a real run: whose they are, and what is not one."""
+"""Buttons in a chat decide on a real run: whose they are, and what is not one."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -17,7 +18,8 @@ from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.tables import decisions
 from surehand.activities.ledger.people.principals import has_principal
 from surehand.activities.worker.settings import Settings
-from surehand.cli.approvals_server.chat import SLACK, chat_of
+from surehand.cli.approvals_server import chat
+from surehand.cli.approvals_server.chat import chat_of
 from surehand.cli.approvals_server.server import ApprovalsServer
 from surehand.cli.approvals_server.sign_in import Links, Server
 from surehand.client.client import Client
@@ -27,6 +29,7 @@ from tests.e2e.plans import plan, refund_step
 from tests.e2e.runs import until
 from tests.e2e.stage import Stage
 from tests.ledger.people import key_of, person
+from tests.notifiers import teams
 from tests.notifiers.slack import SECRET, TEAM, Workspace, buttons, signed, words, workspace
 
 ORIGIN: Final = "https://approvals.example.com"
@@ -46,15 +49,16 @@ def pages_settings(stage: Stage) -> Settings:
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     key.touch(0o600)
     key.write_bytes(pem)
-    people.write_text(yaml.safe_dump({stage.tenant: {f"slack:{TEAM}": PEOPLE}}))
-    given = {"slack_signing_secret": SECRET}
+    accounts = {f"slack:{TEAM}": PEOPLE, f"teams:{teams.DIRECTORY}": PEOPLE}
+    people.write_text(yaml.safe_dump({stage.tenant: accounts}))
+    given = {"slack_signing_secret": SECRET, "teams_audience": teams.APP_ID}
     given |= {"chat_key": str(key), "chat_principals": str(people)}
     return Settings(**{"database_url": stage.ledger_url, **given})
 
 
 @asynccontextmanager
 async def pages(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
-    """The approvers' pages, as Slack reaches them."""
+    """The approvers' pages, as chats reach them."""
 
     async def registered(name: str) -> bool:
         return await stage.ledger.transact(stage.tenant, has_principal, name)
@@ -89,7 +93,7 @@ async def test_who_presses_decides_as_their_roles_say(
             async def press(action: str, by: str, **changes: Any) -> str:
                 """Press a button, and return what only that person is told."""
                 body, count = slack.press(message, action, by, **changes), len(slack.told)
-                sent = await there.post(SLACK, content=body, headers=signed(body))
+                sent = await there.post("/chat/slack", content=body, headers=signed(body))
                 assert (sent.status_code, len(slack.told)) == (200, count + 1)
                 return slack.told[-1]
 
@@ -105,12 +109,14 @@ async def test_who_presses_decides_as_their_roles_say(
                 {**signed(body), "x-slack-request-timestamp": "now"},
                 {},
             ):
-                sent = await there.post(SLACK, content=body, headers=headers)
+                sent = await there.post("/chat/slack", content=body, headers=headers)
                 assert sent.status_code == 401
             assert slack.told == []
             link = {"actions": [{"action_id": "open", "type": "button"}]}
             opened = slack.press(message, "approve", "U1", **link)
-            assert (await there.post(SLACK, content=opened, headers=signed(opened))).is_success
+            assert (
+                await there.post("/chat/slack", content=opened, headers=signed(opened))
+            ).is_success
 
             assert "is nobody who may decide" in await press("approve", "U9")
             assert "is nobody who may decide" in await press("approve", "U5")
@@ -118,10 +124,10 @@ async def test_who_presses_decides_as_their_roles_say(
             assert "is nobody who may decide" in await press("approve", "U1", **elsewhere)
             assert "no role finance" in await press("approve", "U4")
             assert "has asked for this call" in await press("approve", "U3")
-            sent = await there.post(SLACK, content=body, headers=signed(body))
+            sent = await there.post("/chat/slack", content=body, headers=signed(body))
             assert slack.told[-1].startswith("approved by cora; so far 1 of 2")
             told = len(slack.told)
-            sent = await there.post(SLACK, content=body, headers=signed(body))
+            sent = await there.post("/chat/slack", content=body, headers=signed(body))
             assert (sent.status_code, len(slack.told)) == (401, told)
             assert stage.shop.counts(order_id)["refunds"] == 0
             assert (await press("approve", "U2")).startswith("approved by cora, dora")
@@ -152,10 +158,42 @@ async def test_without_the_policys_word_there_is_no_button_and_no_vote(
             value = f'["{request.approval_id}", "{request.params_hash}"]'
             button = {"action_id": "approve", "value": value}
             body = slack.press({"blocks": [{"elements": [button]}]}, "approve", "U1")
-            await there.post(SLACK, content=body, headers=signed(body))
+            await there.post("/chat/slack", content=body, headers=signed(body))
             assert "takes votes from the chat" in slack.told[-1]
             await run.handle.terminate("done with")
     assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+async def test_who_presses_in_teams_decides_and_the_card_says_so(
+    stage: Stage, order_id: str, no_settings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person(stage, "cora", "finance")
+    asks = {"roles": ["finance"], "proof": "chat"}
+    with teams.connector() as there:
+        monkeypatch.setattr(chat, "BOT_FRAMEWORK", there.metadata_url)
+        notify = {"notify": "teams", **there.settings(finance=teams.FINANCE)}
+        async with pages(stage) as served:
+            with stage.ready_worker(**notify) as worker:
+                run = await stage.start(plan(refund_step(order_id, approval=asks)))
+                [(_, message)] = await until(lambda: there.messages, bool)
+                [approve, _] = teams.card(message)["actions"]
+
+                async def press(by: str, **claims: Any) -> httpx.Response:
+                    body, headers = json.dumps(teams.press(approve, by)), teams.signed(**claims)
+                    return await served.post("/chat/teams", content=body, headers=headers)
+
+                assert (await press("U1", aud="another-app")).status_code == 401
+                assert "is nobody who may decide" in (await press("U9")).json()["value"]
+                assert stage.shop.counts(order_id)["refunds"] == 0
+                assert (await press("U1")).json()["value"].startswith("approved by cora")
+                await run.completed()
+                await until(
+                    lambda: teams.words(there.messages[0][1])[-1],
+                    lambda last: last == "Approved by cora",
+                )
+                assert teams.SECRET not in worker.output()
+        assert teams.card(there.messages[0][1])["actions"] == []
+    assert stage.shop.counts(order_id)["refunds"] == 1
 
 
 @pytest.mark.parametrize("missing", ["chat_key", "chat_principals"])

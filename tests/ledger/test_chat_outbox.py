@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from surehand.workflows.plan.policy import Requirement
 from tests.ledger.databases import Database
 from tests.ledger.scene import WINDOW, Scene
 from tests.ledger.tenant_outbox import TenantOutbox, kill_outbox_on_arrival, tenant_outbox
+from tests.notifiers import teams
 from tests.notifiers.slack import TOKEN, Workspace, buttons, words, workspace
+from tests.notifiers.teams import Connector, connector
 
 FINANCE = Requirement(roles=("finance",))
 
@@ -212,3 +215,53 @@ async def test_what_was_posted_and_not_recorded_is_not_posted_again(
     assert slack.calls.count("chat.postMessage") == 1
     [message] = [one for _, one in slack.messages if "blocks" in one]
     assert words(message).endswith("Approved by alice (unverified)") is decided
+
+
+@asynccontextmanager
+async def teams_chat(scene: Scene, **also: str) -> AsyncIterator[tuple[TenantOutbox, Connector]]:
+    with connector() as there:
+        channels = {f"{scene.tenant}/finance": teams.FINANCE, f"{scene.tenant}/*": teams.OTHERS}
+        given = {"database_url": "sqlite:///x", "notify": "teams"}
+        given |= {**there.settings(**channels), **also}
+        pages, loaded = "https://approvals.example.com", load_notifiers(Settings(**given))
+        async with tenant_outbox(scene, approvals_url=pages, **loaded) as here:
+            yield here, there
+
+
+@pytest.mark.parametrize("how", ["approve", "void", "gone"])
+async def test_a_card_in_teams_asks_and_says_what_has_become_of_it(scene: Scene, how: str) -> None:
+    async with teams_chat(scene) as (here, there):
+        asks: dict[str, Any] = {} if how == "approve" else {"requirement": FINANCE, "proof": "chat"}
+        gated = here.scene.ask_approval(here.scene.call(), description="[1](http://evil)", **asks)
+        assert dict(+(await here.outbox.run_once("teams"))) == {"sent": 1}
+        [(channel, message)] = there.messages
+        assert channel == (teams.OTHERS if how == "approve" else teams.FINANCE)
+        assert {block["type"] for block in teams.card(message)["body"]} == {"RichTextBlock"}
+        assert "[1](http://evil)" in teams.words(message)
+        *votes, link = teams.card(message)["actions"]
+        assert [one["verb"] for one in votes] == ([] if how == "approve" else ["approve", "reject"])
+        assert link["url"] == "https://approvals.example.com/approval?id=run-1%2Frefund%2F1"
+
+        if how == "approve":
+            assert here.scene.decide(gated).code == "accepted"
+        else:
+            here.scene.close(gated, "void", after=WINDOW)
+        if how == "gone":
+            there.channels[channel].clear()
+        here.clock.later = POLL
+        assert dict(+(await here.outbox.run_once("teams"))) == {"sent": 1}
+        [row] = [row for row in here.rows() if row["channel"] == "teams"]
+        assert (row["state"], row["message"]) == ("sent", None)
+    if how != "gone":
+        [(_, message)] = there.messages
+        said = {"approve": "Approved by alice (unverified)", "void": "Void"}
+        assert (teams.words(message)[-1], teams.card(message)["actions"]) == (said[how], [])
+        assert there.calls == ["post", "update"]
+
+
+async def test_a_bot_whose_secret_is_wrong_posts_nothing(scene: Scene) -> None:
+    async with teams_chat(scene, teams_app_secret="another") as (here, there):
+        here.scene.ask_approval(here.scene.call())
+        assert dict(+(await here.outbox.run_once("teams"))) == {"failed": 1}
+        [row] = [row for row in here.rows() if row["channel"] == "teams"]
+        assert (row["error"], there.messages) == ("token: HTTP 401", [])

@@ -1,4 +1,4 @@
-"""A real HTTP server that answers POST, for whoever plays an outside service."""
+"""A real HTTP server, for whoever plays an outside service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def serve_posts(answer: Answer) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            sent = self.rfile.read(int(self.headers["content-length"]))
+            sent = self.rfile.read(int(self.headers.get("content-length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
             code, more, body = answer(self.path, headers, sent)
             self.send_response(code)
@@ -26,6 +26,8 @@ def serve_posts(answer: Answer) -> Iterator[str]:
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        do_GET = do_PUT = do_POST
 
         def log_message(self, format: str, *args: object) -> None:
             pass  # pytest shows what the test says

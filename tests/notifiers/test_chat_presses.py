@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -12,12 +14,14 @@ import httpx
 import pytest
 import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from joserfc.jwk import RSAKey
 from starlette.applications import Starlette
 
-from surehand.cli.approvals_server.chat import SLACK, ChatVotes
+from surehand.cli.approvals_server import chat
 from surehand.cli.approvals_server.sign_in import Subjects
 from surehand.process.exits import NotReachable, NoWorker, Unanswered
 from surehand.workflows.contracts.approvals import Verdict, VerdictCode
+from tests.notifiers import teams
 from tests.notifiers.slack import SECRET, TEAM, Workspace, signed, workspace
 
 OURS: Final = "acme/run-1/refund/1"
@@ -34,12 +38,15 @@ class Pages:
     """The pages of tenant ``acme``, and what they have handed on."""
 
     slack: Workspace
-    votes: ChatVotes
+    votes: chat.ChatVotes
     client: httpx.AsyncClient = field(default_factory=httpx.AsyncClient)
     raises: Exception | None = None
+    takes: float = 0
+    """Seconds until a run has judged."""
     forwarded: list[str] = field(default_factory=list)
 
     async def forward(self, run_id: str, decision: Mapping[str, Any]) -> Verdict:
+        await asyncio.sleep(self.takes)
         self.forwarded.append(decision["approval_id"])
         if self.raises is not None:
             raise self.raises
@@ -49,7 +56,7 @@ class Pages:
     async def press(self, action: str = "approve", approval_id: str = OURS) -> None:
         button = {"action_id": action, "value": f'["{approval_id}", "sha256:x"]'}
         body = self.slack.press({"blocks": [{"elements": [button]}]}, action, "U1")
-        answer = await self.client.post(SLACK, content=body, headers=signed(body))
+        answer = await self.client.post("/chat/slack", content=body, headers=signed(body))
         assert answer.status_code == 200
 
 
@@ -59,9 +66,10 @@ async def pages(slack: Workspace, tmp_path: Path) -> AsyncIterator[Pages]:
         return True
 
     people = tmp_path / "chat.yaml"
-    people.write_text(yaml.safe_dump({"acme": {f"slack:{TEAM}": {"U1": "ann"}}}))
-    votes = ChatVotes(
-        secret=SECRET,
+    accounts = {f"slack:{TEAM}": {"U1": "ann"}, f"teams:{teams.DIRECTORY}": {"ann-in-entra": "ann"}}
+    people.write_text(yaml.safe_dump({"acme": accounts}))
+    votes = chat.ChatVotes(
+        {"slack": chat.SlackPresses(SECRET), "teams": chat.TeamsPresses(teams.APP_ID)},
         key=Ed25519PrivateKey.generate(),
         subjects=Subjects(people, "acme"),
         tenant="acme",
@@ -112,3 +120,79 @@ async def test_presses_are_kept_for_as_long_as_they_could_come_again(
         monkeypatch.setattr(time, "time", lambda at=now + later: at)
         await pages.press()
         assert len(pages.votes.taken) == kept
+
+
+@pytest.fixture
+def microsoft(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with teams.connector() as there:
+        monkeypatch.setattr(chat, "BOT_FRAMEWORK", there.metadata_url)
+        yield
+
+
+def in_teams(approval_id: str = OURS, by: str = "ann-in-entra", **changes: Any) -> bytes:
+    action = {
+        "type": "Action.Execute",
+        "verb": "approve",
+        "data": {"vote": [approval_id, "sha256:x"]},
+    }
+    return json.dumps(teams.press(action, by, **changes)).encode()
+
+
+@pytest.mark.parametrize(
+    ("headers", "changes"),
+    [
+        (lambda: {}, {}),
+        (lambda: teams.signed(by=RSAKey.generate_key(2048, {"kid": "for-msteams"})), {}),
+        (lambda: teams.signed(iss="https://sts.windows.net/somebody/"), {}),
+        (lambda: teams.signed(aud="another-app"), {}),
+        (lambda: teams.signed(exp=int(time.time()) - 301), {}),
+        (lambda: teams.signed(exp=None), {}),
+        (lambda: teams.signed(serviceurl="https://evil.example/"), {}),
+        (teams.signed, {"serviceUrl": "https://evil.example/"}),
+        (lambda: teams.signed(serviceurl=None), {"serviceUrl": None}),
+        # There people say who they are as they like.
+        (lambda: teams.signed(by=teams.key("webchat")), {"channelId": "webchat"}),
+        (lambda: teams.signed(by=teams.key("webchat")), {}),
+        (teams.signed, {"channelId": "webchat"}),
+    ],
+    ids=[
+        *("unsigned", "forged", "issuer", "audience", "expired", "no end", "token's service"),
+        *("activity's service", "no service", "webchat", "webchat's key", "webchat's activity"),
+    ],
+)
+async def test_what_the_bot_framework_has_not_signed_for_teams_is_no_press(
+    pages: Pages, microsoft: None, headers: Callable[[], dict[str, str]], changes: dict[str, Any]
+) -> None:
+    body = in_teams(**changes)
+    answer = await pages.client.post("/chat/teams", content=body, headers=headers())
+    assert (answer.status_code, pages.forwarded) == (401, [])
+
+
+async def test_a_press_in_teams_counts_once_and_only_whoever_presses_is_told(
+    pages: Pages, microsoft: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def send(body: bytes) -> str:
+        answer = await pages.client.post("/chat/teams", content=body, headers=teams.signed())
+        assert answer.status_code == 200
+        assert answer.json()["type"] == "application/vnd.microsoft.activity.message"
+        return str(answer.json()["value"])
+
+    elsewhere = in_teams(channelData={"tenant": {"id": "another-directory"}})
+    for body in (in_teams(by="bob-in-entra"), elsewhere):
+        assert "is nobody who may decide here" in await send(body)
+    assert "another tenant's" in await send(in_teams("run-1/refund/1"))
+    assert pages.forwarded == []
+
+    body = in_teams()
+    assert await send(body) == "approved by ann"
+    again = await pages.client.post("/chat/teams", content=body, headers=teams.signed())
+    assert (again.status_code, pages.forwarded) == (401, [OURS])
+
+    added = json.dumps(teams.press({}, "ann-in-entra", type="conversationUpdate")).encode()
+    told = await pages.client.post("/chat/teams", content=added, headers=teams.signed())
+    assert (told.status_code, told.content, pages.forwarded) == (200, b"", [OURS])
+
+    pages.takes = 0.2
+    monkeypatch.setattr(chat, "_TEAMS_WAITS", 0)
+    assert (await send(in_teams())).startswith("Not judged yet")
+    assert pages.forwarded == [OURS, OURS]

@@ -35,7 +35,7 @@ _OUTCOMES: Final = "OUTCOME: happened, not-happened, call-off, compensated or gi
 
 
 #: Notifiers whose messages say later what has become of a request.
-CHATS: Final = frozenset({"slack"})
+CHATS: Final = frozenset({"slack", "teams"})
 
 
 class NotDelivered(Exception):
