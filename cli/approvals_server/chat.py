@@ -26,41 +26,31 @@ from urllib.parse import parse_qs
 
 import httpx
 import structlog
-from joserfc import jwt
-from joserfc.errors import JoseError
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from surehand.cli.approvals_server.oidc import (
-    ClientOf,
-    IdentityProvider,
-    ProviderAway,
-    is_private,
-)
 from surehand.cli.approvals_server.sign_in import Registered, Subjects
 from surehand.cli.options import translated
 from surehand.client.messages import find_approval, fresh_claims, read_key, sign
 from surehand.process.exits import NoWorker, Unanswered, WrongUse
-from surehand.process.settings import PREFIX
+from surehand.process.settings import PREFIX, load_extra
 from surehand.workflows.contracts.approvals import ChatClaims, DecisionOutcome, Verdict
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from surehand.activities.worker.settings import Settings
+    from surehand.cli.approvals_server.oidc import BotFramework
 
 log = structlog.get_logger()
 
-#: How old a press may be, as Slack recommends; how far the Bot Framework's clock may be from ours.
+#: How old a press may be, as Slack recommends.
 _LASTS: Final = timedelta(minutes=5)
 #: Bytes of a press, which carries the whole message.
 _LARGEST: Final = 256 * 1024
-#: Where the Bot Framework says which keys are its own, and as whom it signs.
-BOT_FRAMEWORK: Final = "https://login.botframework.com/v1/.well-known/openidconfiguration"
-_SIGNS_AS: Final = "https://api.botframework.com"
-#: Its name for Teams. In some of its other channels people say themselves who they are.
+#: The Bot Framework's name for Teams. In some other channels people say themselves who they are.
 _CHANNEL: Final = "msteams"
 #: Seconds for which Teams surely waits for an answer.
 _TEAMS_WAITS: Final = 4
@@ -201,49 +191,24 @@ class SlackPresses:
             log.warning("chat.not_told", error=type(error).__name__)
 
 
-class BotFramework(IdentityProvider):
-    """Whose keys sign activities, asked once an hour: strangers can have this server ask."""
-
-    async def _discover_endpoints(self) -> Mapping[str, Any]:
-        url = str((await self._fetch_json(BOT_FRAMEWORK)).get("jwks_uri"))
-        if not is_private(url):
-            raise ProviderAway(f"{BOT_FRAMEWORK} has no jwks_uri that others cannot read")
-        return {"keys": await self._fetch_keys(url)}
-
-
 class TeamsPresses:
     """Presses of buttons in Teams, as activities of the Bot Framework.
 
     This server has no secret of the bot and calls no URL that an activity names.
     """
 
-    def __init__(self, app_id: str) -> None:
-        self._app_id, self._signer = app_id, BotFramework(ClientOf(_SIGNS_AS, app_id))
+    def __init__(self, signer: BotFramework) -> None:
+        self._signer = signer
 
     async def verify_request(self, headers: Mapping[str, str], body: bytes) -> bool:
         scheme, _, sent = headers.get("authorization", "").partition(" ")
+        claims = await self._signer.read_token(sent) if scheme == "Bearer" else {}
         try:
-            activity, keys = json.loads(body), (await self._signer.metadata())["keys"]
-            token = jwt.decode(sent, keys, algorithms=["RS256"])
-            jwt.JWTClaimsRegistry(
-                leeway=int(_LASTS.total_seconds()),
-                iss={"essential": True, "value": _SIGNS_AS},
-                aud={"essential": True, "value": self._app_id},
-                exp={"essential": True},
-                serviceurl={"essential": True},
-            ).validate(token.claims)
+            activity = json.loads(body)
             # A key that signs for other channels alone vouches for nobody in Teams.
-            endorsed = keys.get_by_kid(token.header.get("kid")).as_dict().get("endorsements", ())
-            return (
-                scheme == "Bearer"
-                and activity["channelId"] == _CHANNEL
-                and _CHANNEL in endorsed
-                and activity["serviceUrl"] == token.claims["serviceurl"]
-            )
-        except (JoseError, ValueError, LookupError, TypeError, RecursionError):
-            return False
-        except ProviderAway as problem:
-            log.warning("chat.signer_away", problem=str(problem))
+            is_for = activity["channelId"] == _CHANNEL and _CHANNEL in claims["endorsements"]
+            return bool(is_for and activity["serviceUrl"] == claims["serviceurl"])
+        except (ValueError, LookupError, TypeError, RecursionError):
             return False
 
     def read_press(self, body: bytes) -> Press | None:
@@ -279,7 +244,9 @@ def chat_of(settings: Settings, tenant: str, registered: Registered) -> ChatVote
     if secret := settings.slack_signing_secret.get_secret_value():
         chats["slack"] = SlackPresses(secret)
     if settings.teams_audience:
-        chats["teams"] = TeamsPresses(settings.teams_audience)
+        need = f"{PREFIX}TEAMS_AUDIENCE needs Authlib"
+        loaded = load_extra("surehand.cli.approvals_server.oidc", "approvals", need)
+        chats["teams"] = TeamsPresses(loaded.BotFramework(settings.teams_audience))
     return ChatVotes(
         chats,
         key=read_key(Path(settings.chat_key)),

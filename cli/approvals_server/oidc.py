@@ -68,6 +68,10 @@ _LARGEST_ANSWER: Final = 1024 * 1024
 _LONGEST_SUBJECT: Final = 255
 #: Seconds by which the two clocks may differ.
 LEEWAY_S: Final = 30
+#: The same for the Bot Framework's, as it says.
+_BOT_LEEWAY_S: Final = 300
+#: Where the Bot Framework says which keys are its own.
+BOT_FRAMEWORK: Final = "https://login.botframework.com/v1/.well-known/openidconfiguration"
 #: By default a client with a secret shows it in the header (OpenID Connect Discovery 1.0).
 _WITH_SECRET: Final = ("client_secret_basic", "client_secret_post")
 BEGIN: Final = "/oidc/begin"
@@ -271,6 +275,39 @@ class IdentityProvider:
         if not isinstance(found, dict):
             raise ProviderAway(f"{url} answers with {answer.status_code} and no JSON object")
         return found
+
+
+class BotFramework(IdentityProvider):
+    """Who signs what a bot gets. Its keys are asked for once an hour: strangers can have us ask."""
+
+    def __init__(self, app_id: str) -> None:
+        super().__init__(ClientOf("https://api.botframework.com", app_id))
+
+    async def _discover_endpoints(self) -> Mapping[str, Any]:
+        url = str((await self._fetch_json(BOT_FRAMEWORK)).get("jwks_uri"))
+        if not is_private(url):
+            raise ProviderAway(f"{BOT_FRAMEWORK} has no jwks_uri that others cannot read")
+        return {"keys": await self._fetch_keys(url)}
+
+    async def read_token(self, sent: str) -> Mapping[str, Any]:
+        """Return the claims of a token for this bot, and its key's endorsements; else nothing."""
+        try:
+            keys = (await self.metadata())["keys"]
+            token = jwt.decode(sent, keys, algorithms=["RS256"])
+            jwt.JWTClaimsRegistry(
+                leeway=_BOT_LEEWAY_S,
+                iss={"essential": True, "value": self.client.issuer},
+                aud={"essential": True, "value": self.client.client_id},
+                exp={"essential": True},
+                serviceurl={"essential": True},
+            ).validate(token.claims)
+            key = keys.get_by_kid(token.header.get("kid")).as_dict()
+            return {**token.claims, "endorsements": key.get("endorsements", ())}
+        except (JoseError, ValueError, LookupError, TypeError, RecursionError):
+            return {}
+        except ProviderAway as problem:
+            log.warning("chat.signer_away", problem=str(problem))
+            return {}
 
 
 class SignIn(NamedTuple):

@@ -18,7 +18,7 @@ from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.tables import decisions
 from surehand.activities.ledger.people.principals import has_principal
 from surehand.activities.worker.settings import Settings
-from surehand.cli.approvals_server import chat
+from surehand.cli.approvals_server import oidc
 from surehand.cli.approvals_server.chat import chat_of
 from surehand.cli.approvals_server.server import ApprovalsServer
 from surehand.cli.approvals_server.sign_in import Links, Server
@@ -170,7 +170,7 @@ async def test_who_presses_in_teams_decides_and_the_card_says_so(
     person(stage, "cora", "finance")
     asks = {"roles": ["finance"], "proof": "chat"}
     with teams.connector() as there:
-        monkeypatch.setattr(chat, "BOT_FRAMEWORK", there.metadata_url)
+        monkeypatch.setattr(oidc, "BOT_FRAMEWORK", there.metadata_url)
         notify = {"notify": "teams", **there.settings(finance=teams.FINANCE)}
         async with pages(stage) as served:
             with stage.ready_worker(**notify) as worker:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from joserfc.jwk import RSAKey
 from starlette.applications import Starlette
 
-from surehand.cli.approvals_server import chat
+from surehand.cli.approvals_server import chat, oidc
 from surehand.cli.approvals_server.sign_in import Subjects
 from surehand.process.exits import NotReachable, NoWorker, Unanswered
 from surehand.workflows.contracts.approvals import Verdict, VerdictCode
@@ -69,7 +69,10 @@ async def pages(slack: Workspace, tmp_path: Path) -> AsyncIterator[Pages]:
     accounts = {f"slack:{TEAM}": {"U1": "ann"}, f"teams:{teams.DIRECTORY}": {"ann-in-entra": "ann"}}
     people.write_text(yaml.safe_dump({"acme": accounts}))
     votes = chat.ChatVotes(
-        {"slack": chat.SlackPresses(SECRET), "teams": chat.TeamsPresses(teams.APP_ID)},
+        {
+            "slack": chat.SlackPresses(SECRET),
+            "teams": chat.TeamsPresses(oidc.BotFramework(teams.APP_ID)),
+        },
         key=Ed25519PrivateKey.generate(),
         subjects=Subjects(people, "acme"),
         tenant="acme",
@@ -125,7 +128,7 @@ async def test_presses_are_kept_for_as_long_as_they_could_come_again(
 @pytest.fixture
 def microsoft(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with teams.connector() as there:
-        monkeypatch.setattr(chat, "BOT_FRAMEWORK", there.metadata_url)
+        monkeypatch.setattr(oidc, "BOT_FRAMEWORK", there.metadata_url)
         yield
 
 
