@@ -178,7 +178,7 @@ func (in Input) doubted(k Key) Outcome {
 	return in.told("doubtful", k)
 }
 
-func (in Input) mayBeOver(e *Entry) bool { return !in.Steady || in.answered+slack >= e.Lease }
+func (in Input) mayBeOver(e *Entry) bool { return !in.Steady || in.answered >= e.Lease-slack }
 
 func (in Input) claim(k Key) []Outcome {
 	if !in.Undo {
@@ -269,32 +269,31 @@ func (in Input) settle(k Key) []Outcome {
 	return []Outcome{said("recorded", k)}
 }
 
-func (in Input) decide(k Key) []Outcome {
-	a := &k.Approvals[in.Run][in.Number]
-	late := "not_waiting"
-	switch {
-	case a.State == "pending" && !in.Wrong:
-		a.State, a.Decision = "rejected", in.Decision
-		if in.Yes {
-			a.State = "approved"
-		}
-		return []Outcome{said("accepted", k)}
-	case a.Decision == in.Decision && a.Decision != "":
-		return []Outcome{said("accepted", k)}
-	case a.State == "pending":
-		late = "wrong_hash"
-	case a.State == "":
-		late = "unknown_approval"
-	case a.State != "void":
-		late = "already_decided"
-	}
-	all := []Outcome{said(late, k)}
+func (in Input) decide(k Key) (all []Outcome) {
+	// What comes again is answered as it was, perhaps before there was a request.
 	for _, before := range []string{"wrong_hash", "unknown_approval", "already_decided"} {
-		if in.Again { // it is answered as it was
+		if in.Again {
 			all = append(all, said(before, k))
 		}
 	}
-	return all
+	a := &k.Approvals[in.Run][in.Number]
+	verdict := "not_waiting"
+	switch {
+	case a.Decision == in.Decision && a.Decision != "":
+		return []Outcome{said("accepted", k)}
+	case a.State == "pending" && in.Wrong:
+		verdict = "wrong_hash"
+	case a.State == "pending":
+		verdict, a.State, a.Decision = "accepted", "rejected", in.Decision
+		if in.Yes {
+			a.State = "approved"
+		}
+	case a.State == "":
+		verdict = "unknown_approval"
+	case a.State != "void":
+		verdict = "already_decided"
+	}
+	return append(all, said(verdict, k))
 }
 
 func (in Input) undo(k Key) []Outcome {
