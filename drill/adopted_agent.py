@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from functools import wraps
@@ -30,19 +29,16 @@ class AdoptedAgent(CodeRun):
         return await self.drive_code(self._play)
 
     async def _play(self, steps: StepMaker) -> JsonValue:
+        """Run the agent that the run's input names, to its end."""
+        given: Any = steps.input
         with workflow.unsafe.imports_passed_through():
-            output: JsonValue = to_jsonable_python(await play_agent(steps), fallback=repr)
+            agent = calls.named(given["agent"])
+            made = await _PLAY[bare_agent.framework_of(agent)](agent, given)
+            output: JsonValue = to_jsonable_python(made, fallback=repr)
             return output
 
 
-async def play_agent(steps: StepMaker) -> Any:
-    """Run the agent that the run's input names, to its end."""
-    given: Any = steps.input
-    agent = calls.named(given["agent"])
-    return await _PLAY[bare_agent.framework_of(agent)](steps, agent, given)
-
-
-async def _play_pydantic_ai(steps: StepMaker, agent: Any, given: Any) -> Any:
+async def _play_pydantic_ai(agent: Any, given: Any) -> Any:
     from pydantic_ai import UsageLimits
 
     from surehand.agents.pydantic_ai import Surehand
@@ -54,14 +50,14 @@ async def _play_pydantic_ai(steps: StepMaker, agent: Any, given: Any) -> Any:
     return result.output
 
 
-async def _play_openai(steps: StepMaker, agent: Any, given: Any) -> Any:
+async def _play_openai(agent: Any, given: Any) -> Any:
     import agents
 
     from surehand.agents.openai_agents import SurehandAgent, run_config
 
     adopted = dict[int, Any]()
 
-    def adopt(one: Any) -> Any:
+    def adopt_agent(one: Any) -> Any:
         if not isinstance(one, agents.Agent):
             return one
         if id(one) not in adopted:
@@ -71,17 +67,17 @@ async def _play_openai(steps: StepMaker, agent: Any, given: Any) -> Any:
             if isinstance(one.model, agents.Model):
                 own["model"] = name_model(one.model)
             adopted[id(one)] = made = SurehandAgent(**own, run_tools=[tool.name for tool in theirs])
-            made.handoffs = [adopt(other) for other in one.handoffs]
+            made.handoffs = [adopt_agent(other) for other in one.handoffs]
         return adopted[id(one)]
 
     with calls.fail_run():
         result = await agents.Runner.run(
-            adopt(agent), given["input"], run_config=run_config(), max_turns=None
+            adopt_agent(agent), given["input"], run_config=run_config(), max_turns=None
         )
     return result.final_output
 
 
-async def _play_langgraph(steps: StepMaker, graph: Any, given: Any) -> Any:
+async def _play_langgraph(graph: Any, given: Any) -> Any:
     from surehand.agents.langgraph import invoke
 
     adopt_graph(graph, given["tools"])
@@ -109,7 +105,7 @@ def adopt_graph(graph: Any, names: list[str]) -> None:
         return
 
     @wraps(asked)
-    async def ask(self: Any, input: Any, config: Any = None, **more: Any) -> Any:
+    async def ask_model(self: Any, input: Any, config: Any = None, **more: Any) -> Any:
         if current_steps() is None or isinstance(self, RecordedModel):
             return await asked(self, input, config, **more)
         recorded = RecordedModel(
@@ -119,14 +115,14 @@ def adopt_graph(graph: Any, names: list[str]) -> None:
             more["tools"] = [convert_to_openai_tool(tool) for tool in more["tools"]]
         return await recorded.ainvoke(input, config, **more)
 
-    BaseChatModel.ainvoke = ask  # type: ignore[method-assign]
+    BaseChatModel.ainvoke = ask_model  # type: ignore[method-assign]
 
 
-async def _play_function(steps: StepMaker, agent: Any, given: Any) -> Any:
+async def _play_function(agent: Any, given: Any) -> Any:
     return await agent(given["input"])
 
 
-_PLAY: Final[dict[str, Callable[[StepMaker, Any, Any], Awaitable[Any]]]] = {
+_PLAY: Final[dict[str, Callable[[Any, Any], Awaitable[Any]]]] = {
     "pydantic-ai": _play_pydantic_ai,
     "openai-agents": _play_openai,
     "langgraph": _play_langgraph,
@@ -144,15 +140,9 @@ def name_model(model: Any) -> str:
     return name
 
 
-def call_as_step(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what stands in for a function: a step of the run that calls it."""
-    signature = inspect.signature(function)
-
-    @wraps(function)
-    async def called(*args: Any, **named: Any) -> Any:
-        steps = current_steps()
-        if steps is None:
-            raise RuntimeError(f"{name} is called outside of a run")
-        return await steps.call(name, bare_agent.bind_params(signature, args, named))
-
-    return called
+async def call_as_step(name: str, params: dict[str, Any], real: Callable[..., Any]) -> Any:
+    """Have a step of the run make a call, in the place of the agent's own function."""
+    steps = current_steps()
+    if steps is None:
+        raise RuntimeError(f"{name} is called outside of a run")
+    return await steps.call(name, params)

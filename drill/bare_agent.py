@@ -38,6 +38,10 @@ ADOPTED: Final = "ADOPTED_AGENT"
 WORLD, CALLS, END = "world.jsonl", "calls.jsonl", "end.json"
 
 
+#: Answers the call of a tool with these params, which the function given makes for real.
+ToolCaller = Callable[[str, dict[str, Any], Callable[[], Awaitable[Any]]], Awaitable[Any]]
+
+
 class NotTried(Exception):
     """An agent cannot be run as it is; the message says why."""
 
@@ -190,31 +194,6 @@ class CallCounter:
             call = call.model_copy(update={"answer": _to_json(real())})
         return self._end(number, call)
 
-    def replace_function(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what stands in for a function."""
-        signature = inspect.signature(function)
-
-        @wraps(function)
-        async def replaced(*args: Any, **named: Any) -> Any:
-            params = bind_params(signature, args, named)
-            return await self.call(name, params, lambda: function(*args, **named))
-
-        @wraps(function)
-        def replaced_blocking(*args: Any, **named: Any) -> Any:
-            params = bind_params(signature, args, named)
-            return self.call_blocking(name, params, lambda: function(*args, **named))
-
-        return replaced if inspect.iscoroutinefunction(function) else replaced_blocking
-
-
-def bind_params(signature: inspect.Signature, args: Any, named: Any) -> dict[str, Any]:
-    """Return the arguments of a call by their names."""
-    given = dict(signature.bind(*args, **named).arguments)
-    for name, one in signature.parameters.items():
-        if one.kind is one.VAR_KEYWORD:
-            given |= given.pop(name, {})
-    return given
-
 
 def _to_json(answer: Any) -> Any:
     return to_jsonable_python(answer, fallback=repr)
@@ -228,7 +207,7 @@ def run_bare(run: BareRun) -> BareEnd:
     """Run an agent to its end, or resume it. Raises ``NotTried``, and what the agent raises."""
     counter = CallCounter(run)
     if run.agent.functions:
-        replace_functions(run.agent, counter.offer, counter.replace_function)
+        replace_functions(run.agent, counter.offer, counter.call)
     try:
         found = load_named(run.agent.name)
     except NotLoaded as error:
@@ -271,9 +250,9 @@ def framework_of(agent: Any) -> str:
 def replace_functions(
     agent: Agent,
     offer: Callable[[str, str | None, dict[str, Any]], None],
-    replace: Callable[[str, Callable[..., Any]], Callable[..., Any]],
+    call: ToolCaller,
 ) -> None:
-    """Replace the functions of the agent's module of tools, wherever they were imported to.
+    """Let ``call`` stand in for the functions of the agent's module of tools, wherever they are.
 
     Raises ``NotTried``.
     """
@@ -292,9 +271,25 @@ def replace_functions(
             if schema.get("type") != "object":
                 schema = {"type": "object", "properties": {one: {} for one in given}}
             offer(name, inspect.getdoc(function), schema)
-            _put_everywhere(function, replace(name, function))
+            _put_everywhere(function, _replace_function(name, function, call))
         elif callable(function) and not inspect.isclass(function):
             raise NotTried(f"{where}:{name} is no async function, so its calls cannot be counted")
+
+
+def _replace_function(
+    name: str, function: Callable[..., Any], call: ToolCaller
+) -> Callable[..., Awaitable[Any]]:
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    async def replaced(*args: Any, **named: Any) -> Any:
+        params = dict(signature.bind(*args, **named).arguments)
+        for one in signature.parameters.values():
+            if one.kind is one.VAR_KEYWORD:
+                params |= params.pop(one.name, {})
+        return await call(name, params, lambda: function(*args, **named))
+
+    return replaced
 
 
 def _put_everywhere(old: Any, new: Any) -> None:

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import json
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, assert_never
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
@@ -17,14 +18,15 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 
 from surehand.activities.ledger.approvals.decisions import lift_halt
-from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.core.store import Transaction, open_ledger
 from surehand.activities.ledger.halts import halt_calls
 from surehand.activities.ledger.history.reads import Evidence, read_evidence
 from surehand.activities.ledger.people import principals
+from surehand.activities.worker.crash_points import CrashPoint
 from surehand.client.connection import Connection
 from surehand.drill.environment import Workers
 from surehand.drill.judge import Played, list_calls
-from surehand.drill.report import ForcedWait, Operation
+from surehand.drill.report import DrillTarget, ForcedWait, Operation
 from surehand.drill.request import HELD, Disturbance
 from surehand.process.exits import ExitCode, NotFound, NoWorker, Refused, SurehandError, WrongUse
 from surehand.process.json_schemas import problems
@@ -41,12 +43,13 @@ from surehand.workflows.contracts.steering import (
     Steering,
     Verb,
 )
-from surehand.workflows.contracts.tools import Batch, ToolCall
+from surehand.workflows.contracts.tools import Batch, ToolCall, ToolSpec
 from surehand.workflows.identity import child_run_id, run_of_approval
 from surehand.workflows.plan.plan import ITERATION
 from surehand.workflows.ports import COMPENSATE, EXECUTE_TOOLS, TAKE_TURN
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 APPROVER: Final = "drill-approver"
 #: In whose name the drill gives and takes.
@@ -55,6 +58,9 @@ REASON: Final = "a drill"
 #: Seconds between looks at whether the run waits for somebody.
 _LOOK_PAUSE: Final = 0.2
 _LOOK_LIMIT: Final = timedelta(seconds=2)
+#: How long the drill waits for a ledger that workers write to: it keeps the machine busy, and has
+#: nobody who would ask once more.
+PATIENCE: Final = timedelta(minutes=1)
 #: Questions about a step as such, before it has done anything.
 AT_ITS_START: Final = frozenset({InterruptKind.BEFORE, InterruptKind.ASK})
 #: What is answered to a question of that type, where its schema names nothing.
@@ -69,77 +75,77 @@ _OF_TYPE: Final[dict[str, Any]] = {
 }
 
 
-class Principals:
-    """Changes the principals of one ledger; one that is not the case's own is left alone."""
+@dataclass
+class CaseLedger:
+    """Reads a case's ledger, and changes who may do what there; nobody in one that is shared."""
 
-    def __init__(
-        self, database_url: str, tenant: str, whole: Callable[[Evidence], Evidence], *, own: bool
-    ) -> None:
-        self._url = database_url
-        self._tenant = tenant
-        self._whole = whole
-        self._own = own
-        self._given: dict[str, set[tuple[principals.Kind, str]]] = {}
+    url: str
+    tenant: str
+    own: bool
+    described: Mapping[str, ToolSpec]
+    """The tools that the run was told of after its start, as code and agents ask, by name."""
+    _given: dict[str, set[tuple[principals.Kind, str]]] = field(default_factory=dict)
+
+    async def run_transaction(
+        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        async with open_ledger(self.url, patience=PATIENCE) as ledger:
+            return await ledger.transact(self.tenant, work, *args, **named)
 
     async def read_evidence(self, run_id: str) -> Evidence:
-        async with open_ledger(self._url) as ledger:
-            return self._whole(await ledger.transact(self._tenant, read_evidence, run_id))
+        return self.add_tools(await self.run_transaction(read_evidence, run_id))
+
+    def add_tools(self, evidence: Evidence) -> Evidence:
+        """Return what the ledger holds of the run, and the tools that it was told of later."""
+        return replace(evidence, tools={**self.described, **evidence.tools})
 
     async def grant(self, name: str, kind: principals.Kind, what: Collection[str]) -> bool:
         """Give roles or permissions; returns whether that changed anything."""
         given = self._given.get(name)
         new = {(kind, one) for one in what} - (given or set())
-        if not self._own or not new:
+        if not self.own or not new:
             return False
-        async with open_ledger(self._url) as ledger:
-            with ledger.transaction(self._tenant) as tx:
-                if given is None:
-                    principals.add_principal(tx, name, ACTOR)
-                for _, one in sorted(new):
-                    principals.give_grant(tx, name, kind, one, ACTOR)
+
+        def give_grants(tx: Transaction) -> None:
+            if given is None:
+                principals.add_principal(tx, name, ACTOR)
+            for _, one in sorted(new):
+                principals.give_grant(tx, name, kind, one, ACTOR)
+
+        await self.run_transaction(give_grants)
         self._given.setdefault(name, set()).update(new)
         return True
 
     async def revoke(self, name: str, permission: str) -> None:
-        async with open_ledger(self._url) as ledger:
-            with ledger.transaction(self._tenant) as tx:
-                principals.revoke_grant(tx, name, "permission", permission, ACTOR)
+        await self.run_transaction(principals.revoke_grant, name, "permission", permission, ACTOR)
         self._given[name].discard(("permission", permission))
 
-    async def halt_run(self, run_id: str) -> str:
-        """Halt the calls of a run and its child runs; returns the halt's id."""
-        async with open_ledger(self._url) as ledger:
-            with ledger.transaction(self._tenant) as tx:
-                return halt_calls(tx, ACTOR, REASON, run_id=run_id).halt_id
 
-    async def lift_halt(self, halt_id: str) -> None:
-        async with open_ledger(self._url) as ledger:
-            with ledger.transaction(self._tenant) as tx:
-                lift_halt(tx, halt_id, ACTOR)
-
-
+@dataclass
 class People:
     """Looks at one run, again and again, and gives it what it waits for."""
 
-    def __init__(self, connection: Connection, run_id: str, principals: Principals) -> None:
-        self._connection = connection
-        self._run_id = run_id
-        self.principals = principals
-        self._dealt_with: set[str] = set()
-        self.user = connection.settings.user
-        self.held = ""
-        """A step whose approval and first question are left waiting."""
-        self.held_at = AT_ITS_START
-        """Which of its questions are."""
-        self.ignored: set[str] = set()
-        """Approval requests that nobody is to answer."""
+    connection: Connection
+    run_id: str
+    ledger: CaseLedger
+    held: str = ""
+    """A step whose approval and first question are left waiting."""
+    held_at: frozenset[InterruptKind] = AT_ITS_START
+    """Which of its questions are."""
+    ignored: set[str] = field(default_factory=set)
+    """Approval requests that nobody is to answer."""
+    _dealt_with: set[str] = field(default_factory=set)
+
+    @property
+    def user(self) -> str:
+        return self.connection.settings.user
 
     async def attend_once(self) -> RunView | None:
         """Deal with all that waits and is not held; ``None`` where no worker answers."""
         await asyncio.sleep(_LOOK_PAUSE)
         with contextlib.suppress(NoWorker):
-            view = await self._connection.view(self._run_id, _LOOK_LIMIT)
-            await self._deal_with(self._run_id, view, self.held)
+            view = await self.connection.view(self.run_id, _LOOK_LIMIT)
+            await self._deal_with(self.run_id, view, self.held)
             if not self.held and any(
                 one.kind is WaitKind.PERMISSION for one in view.result.waiting_for
             ):
@@ -160,7 +166,7 @@ class People:
         for step in view.result.steps:
             if step.child is not None and step.state not in ENDED_STEPS:
                 with contextlib.suppress(NotFound):  # not taken up yet
-                    child = await self._connection.view(step.child, _LOOK_LIMIT)
+                    child = await self.connection.view(step.child, _LOOK_LIMIT)
                     await self._deal_with(step.child, child)
 
     async def disturb_run(self) -> None:
@@ -194,12 +200,12 @@ class People:
         if request.approval_id in self._dealt_with:
             return
         of_run = run_of_approval(request.approval_id)
-        run_id = of_run[0] if of_run else self._run_id
+        run_id = of_run[0] if of_run else self.run_id
         roles = {role for one in request.requirements for role in one.roles}
         quorum = max((one.quorum for one in request.requirements), default=1)
         for number in range(1, quorum + 1):
             name = APPROVER if number == 1 else f"{APPROVER}-{number}"
-            await self.principals.grant(name, "role", roles)
+            await self.ledger.grant(name, "role", roles)
             decision = Decision(
                 approval_id=request.approval_id,
                 params_hash=request.params_hash,
@@ -207,18 +213,18 @@ class People:
                 approver=name,
                 reason=REASON,
             )
-            await self._connection.signal(run_id, Verb.DECIDE, decision)
+            await self.connection.signal(run_id, Verb.DECIDE, decision)
         self._dealt_with.add(request.approval_id)
 
     async def answer_question(self, interrupt: Interrupt, run_id: str | None = None) -> None:
         """Answer a question, of the run or of a child run, once."""
-        of_run = run_id or self._run_id
+        of_run = run_id or self.run_id
         once = f"{of_run} {interrupt.interrupt_id}"
         if once in self._dealt_with:
             return
         answers = {interrupt.interrupt_id: make_answer(interrupt)}
         message = AnswerInterrupts(actor=self.user, answers=answers, id=uuid.uuid4().hex)
-        await self._connection.signal(of_run, Verb.ANSWER, message)
+        await self.connection.signal(of_run, Verb.ANSWER, message)
         self._dealt_with.add(once)
 
     async def pause_run(self) -> None:
@@ -232,14 +238,14 @@ class People:
         once = message.model_copy(update={"id": uuid.uuid4().hex})
         while True:
             with contextlib.suppress(NoWorker):
-                await self._connection.update(self._run_id, verb, once, Acknowledged)
+                await self.connection.update(self.run_id, verb, once, Acknowledged)
                 return
 
     async def _grant_tools(self) -> None:
         """Give the user what the plan's tools ask for: nobody else could in the drill's ledger."""
-        tools = (await self.principals.read_evidence(self._run_id)).tools.values()
+        tools = (await self.ledger.read_evidence(self.run_id)).tools.values()
         wanted = {tool.permission for tool in tools if tool.permission is not None}
-        if await self.principals.grant(self.user, "permission", wanted):
+        if await self.ledger.grant(self.user, "permission", wanted):
             await self.resume_run()
 
 
@@ -267,56 +273,52 @@ def make_answer(interrupt: Interrupt) -> Any:
     )
 
 
+@dataclass(kw_only=True)
 class Disturber(People):
     """Does to the run what its case is about, and takes down in ``played`` what came of it."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        principals: Principals,
-        disturbance: Disturbance,
-        played: Played,
-        workers: Workers,
-    ) -> None:
-        super().__init__(connection, played.run_id, principals)
-        self._disturbance = disturbance
-        self._target = disturbance.target
-        self._played = played
-        self._workers = workers
+    disturbance: Disturbance
+    played: Played
+    workers: Workers
+
+    @property
+    def _target(self) -> DrillTarget:
+        return self.disturbance.target
 
     async def disturb_run(self) -> None:
         """Disturb the run and let it go on; never returns if the run does not come to the place."""
         # What is refused is not there any more, such as a run that is ending: it was not reached.
         with contextlib.suppress(Refused, WrongUse):
-            match self._disturbance.point:
-                case ForcedWait() as how:
-                    await self._force_wait(how)
+            point = self.disturbance.point
+            self.held = self._target.step if isinstance(point, ForcedWait) else ""
+            match point:
+                case ForcedWait.PAUSE:
+                    await self._stop_at_call(ForcedWait.PAUSE)
+                case ForcedWait.HALT:
+                    await self._stop_at_call(ForcedWait.HALT)
+                case ForcedWait.APPROVAL:
+                    await self._wait_for_approval()
+                case ForcedWait.ASK:
+                    await self._ask_human()
+                case ForcedWait.PERMISSION_LOSS:
+                    await self._lose_permission()
+                case ForcedWait.EXPIRY:
+                    await self._let_expire()
                 case Operation() as how:
                     await self._operate_run(how)
+                case CrashPoint():
+                    pass  # The worker does it by itself.
+                case _:
+                    assert_never(point)
         self.held = ""
-
-    async def _force_wait(self, how: ForcedWait) -> None:
-        self.held = self._target.step
-        match how:
-            case ForcedWait.PAUSE | ForcedWait.HALT:
-                await self._stop_at_call(how)
-            case ForcedWait.APPROVAL:
-                await self._wait_for_approval()
-            case ForcedWait.ASK:
-                await self._ask_human()
-            case ForcedWait.PERMISSION_LOSS:
-                await self._lose_permission()
-            case ForcedWait.EXPIRY:
-                await self._let_expire()
-            case _:
-                assert_never(how)
 
     async def _stop_at_call(self, how: ForcedWait) -> None:
         """Pause the run before the call, or halt its calls, and let another worker go on."""
         asked = await self.wait_until(self._find_question)
         halt_id = None
         if how is ForcedWait.HALT:
-            halt_id = await self.principals.halt_run(self._run_id)
+            halt = await self.ledger.run_transaction(halt_calls, ACTOR, REASON, run_id=self.run_id)
+            halt_id = halt.halt_id
         else:
             await self.pause_run()
         state = StepState.HALTED if halt_id else StepState.PAUSED_USER
@@ -325,36 +327,36 @@ class Disturber(People):
         self.held = ""
         if not await self._wait_until_still(how.value, state):
             return
-        before = await self._list_calls()
-        await self._workers.replace_all()
-        if await self._wait_until_still(how.value, state) and await self._list_calls() == before:
-            self._played.reached = True
+        before = await self._count_calls()
+        await self.workers.replace_all()
+        if await self._wait_until_still(how.value, state) and await self._count_calls() == before:
+            self.played.reached = True
         else:
             why = f"a call was made in spite of the {how.value} before {self._target.step}"
-            self._played.violations.append(why)
+            self.played.violations.append(why)
         if halt_id is None:
             await self.resume_run()
         else:
-            await self.principals.lift_halt(halt_id)
+            await self.ledger.run_transaction(lift_halt, halt_id, ACTOR)
 
     async def _wait_for_approval(self) -> None:
         request = await self.wait_until(self._find_request)
-        await self._workers.replace_all()
+        await self.workers.replace_all()
         again = await self.wait_until(self._find_request)
         await self._require_no_call("its approval waited")
         if (again.approval_id, again.params_hash) != (request.approval_id, request.params_hash):
             why = f"{again.approval_id} is asked in the place of its equal"
-            self._played.violations.append(why)
+            self.played.violations.append(why)
         await self.approve_request(again)
-        self._played.reached = True
+        self.played.reached = True
 
     async def _ask_human(self) -> None:
         await self.wait_until(self._find_question)
-        await self._workers.replace_all()
+        await self.workers.replace_all()
         asked = await self.wait_until(self._find_question)
         await self._require_no_call("its question waited")
         await self.answer_question(asked)
-        self._played.reached = True
+        self.played.reached = True
 
     async def _lose_permission(self) -> None:
         """Take the permission away while the run is paused between the approval and the call."""
@@ -365,13 +367,13 @@ class Disturber(People):
         await self.approve_request(request)
         if not await self._wait_until_still("pause"):
             return
-        await self.principals.revoke(self.user, permission)
+        await self.ledger.revoke(self.user, permission)
         await self.resume_run()
         if not await self._wait_until_still("loss of the permission", StepState.PAUSED_PERMISSION):
             return
         await self._require_no_call(f"{self.user} had no permission {permission}")
-        self._played.reached = True
-        await self.principals.grant(self.user, "permission", {permission})
+        self.played.reached = True
+        await self.ledger.grant(self.user, "permission", {permission})
         await self.resume_run()
 
     async def _let_expire(self) -> None:
@@ -385,7 +387,7 @@ class Disturber(People):
         again = await self.wait_until(find_next)
         await self._require_no_call("nobody had approved it")
         await self.approve_request(again)
-        self._played.reached = True
+        self.played.reached = True
 
     async def _wait_until_still(self, why: str, state: StepState = StepState.PAUSED_USER) -> bool:
         """Wait until the step stands still, and nothing else moves; say if it does not."""
@@ -397,15 +399,15 @@ class Disturber(People):
 
         found = await self.wait_until(find_rest)
         if found is not state:
-            self._played.violations.append(f"{self._target.step} is {found} in spite of the {why}")
+            self.played.violations.append(f"{self._target.step} is {found} in spite of the {why}")
         return found is state
 
-    async def _list_calls(self, step_id: str | None = None) -> int:
-        return len(list_calls(await self.principals.read_evidence(self._run_id), step_id))
+    async def _count_calls(self, step_id: str | None = None) -> int:
+        return len(list_calls(await self.ledger.read_evidence(self.run_id), step_id))
 
     async def _require_no_call(self, while_: str) -> None:
-        if await self._list_calls(self._target.step):
-            self._played.violations.append(f"{self._target.step} was called while {while_}")
+        if await self._count_calls(self._target.step):
+            self.played.violations.append(f"{self._target.step} was called while {while_}")
 
     def _find_request(self, view: RunView) -> ApprovalRequest | None:
         return next((one for one in view.pending if one.step_id == self._target.step), None)
@@ -417,27 +419,27 @@ class Disturber(People):
     async def _operate_run(self, how: Operation) -> None:
         if how.crash_point is None:
             await self._wait_behind_step()
-        while how.crash_point is not None and self._workers.died_at is None:
+        while how.crash_point is not None and self.workers.died_at is None:
             await self.attend_once()
         match how:
             case Operation.RESET | Operation.RESET_STEP:
                 await self._reset_here(how)
             case Operation.RESET_KILLED:
                 await self._reset_here(how)
-                await self._workers.start()
+                await self.workers.start()
             case Operation.FREEZE:
-                await self._workers.start()
+                await self.workers.start()
             case Operation.TERMINATE:
-                await self._connection.handle(self._run_id).terminate(REASON)
+                await self.connection.handle(self.run_id).terminate(REASON)
                 await self._unwind_run()
             case Operation.DEPLOY:
-                await self._workers.start_release()
+                await self.workers.start_release()
             case _:
                 assert_never(how)
-        self._played.reached = True
+        self.played.reached = True
 
     async def _wait_behind_step(self) -> None:
-        self.held = held = self._disturbance.held
+        self.held = held = self.disturbance.held
         if held != HELD:
             self.held_at = frozenset({InterruptKind.AFTER})
 
@@ -448,22 +450,22 @@ class Disturber(People):
         await self.wait_until(find_question)
 
     async def _reset_here(self, how: Operation) -> None:
-        with self._connection.translated(self._run_id):
-            await reset_run(self._connection.client, self._run_id, how, self._target.step)
+        with self.connection.translated(self.run_id):
+            await reset_run(self.connection.client, self.run_id, how, self._target.step)
         # All that waits is dealt with once more.
         self._dealt_with.clear()
         self.held = ""
 
     async def _unwind_run(self) -> None:
-        settings = self._connection.settings
-        asked = UnwindRun(tenant=settings.tenant, run_id=self._run_id, actor=self.user)
-        while self._played.unwound is None:
+        settings = self.connection.settings
+        asked = UnwindRun(tenant=settings.tenant, run_id=self.run_id, actor=self.user)
+        while self.played.unwound is None:
             try:
                 with contextlib.suppress(NoWorker):
-                    self._played.unwound = await self._connection.unwind(asked)
+                    self.played.unwound = await self.connection.unwind(asked)
             except Refused as error:
                 why = f"a run that was terminated is not unwound: {error}"
-                self._played.violations.append(why)
+                self.played.violations.append(why)
                 return
 
 

@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -24,7 +24,16 @@ from surehand.client.connection import ENDS, Connection
 from surehand.client.outcome import run_result
 from surehand.drill import judge, report
 from surehand.drill.environment import Environment, Workers
-from surehand.drill.people import ACTOR, Disturber, People, Place, Principals, decode, read_calls
+from surehand.drill.people import (
+    ACTOR,
+    PATIENCE,
+    CaseLedger,
+    Disturber,
+    People,
+    Place,
+    decode,
+    read_calls,
+)
 from surehand.drill.request import HELD, Context, Disturbance, DrillRequest, change_plan
 from surehand.process.connect import connect, find_target
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
@@ -51,18 +60,18 @@ class Suite:
         say: Callable[[str], None],
     ) -> None:
         """Prepare a drill; ``say`` is told how far it is."""
-        self._request = request
-        self._environment = environment
-        self._settings = settings
-        self._variables = environment.make_variables(variables)
+        self.request = request
+        self.environment = environment
+        self.settings = settings
+        self.variables = environment.make_variables(variables)
         self._say = say
 
     async def run(self) -> report.DrillReport:
         """Play all cases and return what they show."""
-        began, request, environment = time.monotonic(), self._request, self._environment
+        began, request, environment = time.monotonic(), self.request, self.environment
         await environment.require_ledger()
-        server = find_target(self._variables)
-        self._connection = Connection(await connect(server, quiet=True), server, self._settings)
+        server = find_target(self.variables)
+        self.connection = Connection(await connect(server, quiet=True), server, self.settings)
         baseline = await self._play_baseline()
         targets = request.choose_targets(baseline.targets)
         cells = await self._play_cells(baseline, list(self.plan_cells(targets)))
@@ -90,7 +99,7 @@ class Suite:
     async def _play_baseline(self) -> judge.Baseline:
         """Play the fault-free run twice: two that differ are no measure for a third."""
         self._say("Fault-free: two runs, which every other one is compared with")
-        if self._request.parallel > 1:
+        if self.request.parallel > 1:
             first, second = await run_together(self._play_undisturbed(), self._play_undisturbed())
         else:
             first, second = await self._play_undisturbed(), await self._play_undisturbed()
@@ -124,16 +133,16 @@ class Suite:
 
     async def _play_undisturbed(self) -> judge.Played:
         try:
-            played = await self._make_case().play()
+            played = await Case(self).play()
         except PlanRefused as error:
-            raise PlanRefused(self._request.plan_name, error.problems) from error
+            raise PlanRefused(self.request.plan_name, error.problems) from error
         if played.question:
             raise SurehandError(
                 f"the fault-free run needs a human: {played.question}", code=ExitCode.HUMAN_NEEDED
             )
         if played.result is None:
             raise SurehandError(
-                f"the fault-free run has not ended within {self._request.limit}: give it more"
+                f"the fault-free run has not ended within {self.request.limit}: give it more"
                 " time with --timeout",
                 code=ExitCode.OUT_OF_TIME,
             )
@@ -144,12 +153,12 @@ class Suite:
         assert played.result is not None
         views = {view.id: view for view in played.result.steps}
         children = {view.id for view in views.values() if view.child}
-        by_code = self._request.plan.code is not None
+        by_code = self.request.plan.code is not None
         if by_code:
             steps = [(view.id, view.tool, view.tool == ASKING) for view in played.result.steps]
         else:
             steps = []
-            for step in self._request.plan.steps:
+            for step in self.request.plan.steps:
                 if step.wait is None:  # One that waits calls nothing itself.
                     # Of a list, the first item's call.
                     first = f"{step.id}[0]"
@@ -176,9 +185,9 @@ class Suite:
 
     def plan_cells(self, targets: list[report.DrillTarget]) -> Iterator[report.DrillCell]:
         """Yield the cells of the matrix, with nothing found yet."""
-        for mode in self._request.modes:
+        for mode in self.request.modes:
             for target in targets:
-                for point in self._request.points_of(target):
+                for point in self.request.points_of(target):
                     yield report.DrillCell(
                         mode=mode,
                         step=target.step,
@@ -195,20 +204,14 @@ class Suite:
         self, baseline: judge.Baseline, target: report.DrillTarget, cell: report.DrillCell
     ) -> Disturbance:
         """Return what is done to a run; one that goes back to a step has come as far as it can."""
-        states, plan = baseline.compared["steps"], self._request.plan
+        states, plan = baseline.compared["steps"], self.request.plan
         by_code = plan.code is not None
-        point = next(one for one in self._request.points if one == cell.point)
+        point = next(one for one in self.request.points if one == cell.point)
         ids = list(states) if by_code else [step.id for step in plan.steps]
         there = (one for one in ids if states[one] == StepState.SUCCEEDED)
         behind = tuple(there) if point is report.Operation.RESET_STEP else ()
         after = (b for a, b in pairwise(baseline.targets) if a == target and not b.undo)
         return Disturbance(target, point, Durability(cell.mode), behind, by_code, next(after, None))
-
-    def _make_case(
-        self, disturbance: Disturbance | None = None, permissions: Collection[str] = ()
-    ) -> Case:
-        own = (self._request, self._environment, self._connection, self._variables)
-        return Case(*own, disturbance, permissions)
 
     async def _play_cells(
         self, baseline: judge.Baseline, wanted: list[report.DrillCell]
@@ -216,15 +219,10 @@ class Suite:
         targets = {(target.step, target.undo): target for target in baseline.targets}
         allowed = {one.permission for one in baseline.targets if one.permission is not None}
         left, done = iter(enumerate(wanted)), dict[int, report.DrillCell]()
-        with_world = self._request.world is not None
         # Without fresh ones, the world is another run's by then.
-        again = with_world and self._request.fresh is not None
-        killed: dict[int, tuple[Case, Disturbance]] = {}
+        again = self.request.world is not None and self.request.fresh is not None
+        killed: dict[int, Case] = {}
         arrived_at = 0.0
-
-        def judge_case(number: int, case: Case, what: Disturbance) -> report.DrillCell:
-            given = (wanted[number], baseline, case.played)
-            return judge.judge_cell(*given, world=with_world, doubtful=what.in_doubt)
 
         async def play_one_after_another() -> None:
             nonlocal arrived_at
@@ -232,24 +230,24 @@ class Suite:
                 target = targets[cell.step, cell.undo]
                 if target.called:
                     what = self._plan_disturbance(baseline, target, cell)
-                    case = self._make_case(what, allowed)
+                    case = Case(self, what, allowed)
                     await case.play()
-                    cell = judge_case(number, case, what)
+                    cell = case.judge_cell(cell, baseline)
                     if again and what.killed_at and cell.outcome in report.GOOD:
-                        killed[number] = case, what
+                        killed[number] = case
                         latest = time.monotonic() + case.latest_effect.total_seconds()
                         arrived_at = max(arrived_at, latest)
                 done[number] = cell
                 self._say(f"{len(done)}/{len(wanted)}  {report.describe_cell(cell)}")
 
-        await run_together(*(play_one_after_another() for _ in range(self._request.parallel)))
+        await run_together(*(play_one_after_another() for _ in range(self.request.parallel)))
         if killed:
             wait = max(arrived_at - time.monotonic(), 0)
             self._say(f"Waiting {wait:.0f} s for what dead workers have sent")
             await asyncio.sleep(wait)
-        for number, (case, what) in killed.items():
+        for number, case in killed.items():
             await case.look_at_world()
-            done[number] = judge_case(number, case, what)
+            done[number] = case.judge_cell(wanted[number], baseline)
             if done[number].outcome not in report.GOOD:
                 self._say(f"Now it differs: {report.describe_cell(done[number])}")
         return [done[number] for number in range(len(wanted))]
@@ -285,39 +283,34 @@ class Case:
 
     def __init__(
         self,
-        request: DrillRequest,
-        environment: Environment,
-        connection: Connection,
-        variables: Mapping[str, str],
-        disturbance: Disturbance | None,
-        permissions: Collection[str],
+        suite: Suite,
+        disturbance: Disturbance | None = None,
+        permissions: Collection[str] = (),
     ) -> None:
-        label = f"{disturbance.target.step}-{disturbance.point}" if disturbance else "fault-free"
-        name = f"drill-{request.plan.name[:20]}-{label}"[:100] + f"-{secrets.token_hex(4)}"
-        self._request = request
-        self._environment = environment
+        self._suite = suite
+        self._request = request = suite.request
         self._disturbance = disturbance
         self._operation = disturbance.operation if disturbance else None
         self._permissions = permissions
-        self._variables = variables
-        self._folder = environment.make_case_folder(name)
+        label = f"{disturbance.target.step}-{disturbance.point}" if disturbance else "fault-free"
+        name = f"drill-{request.plan.name[:20]}-{label}"[:100] + f"-{secrets.token_hex(4)}"
+        self._folder = suite.environment.make_case_folder(name)
         # The task queue is the case's own, so that only its workers take its run.
-        settings = connection.settings.model_copy(update={"task_queue": name})
-        self._connection = Connection(connection.client, connection.target, settings)
+        settings = suite.settings.model_copy(update={"task_queue": name})
+        self._connection = Connection(suite.connection.client, suite.connection.target, settings)
         self._run_id = run_id_for(settings.tenant, name)
         self._observer = RunObserver(self._connection, self._run_id)
         self.played = judge.Played(self._run_id, no_end=f"not ended after {request.limit}")
 
     async def play(self) -> judge.Played:
         """Run the case to its end, or to where only a human can move it."""
-        began, told, request = time.monotonic(), self._disturbance, self._request
-        played, settings = self.played, self._connection.settings
-        database_url = await asyncio.to_thread(self._environment.make_ledger, self._folder)
-        self._fresh = fresh = await self._make_fresh(database_url)
-        plan = change_plan(request.plan, told)
-        plan = Plan.model_validate(
-            {**plan.model_dump(mode="json"), "input": {**plan.input, **fresh}}
-        )
+        began, told, played = time.monotonic(), self._disturbance, self.played
+        settings, environment = self._connection.settings, self._suite.environment
+        database_url = await asyncio.to_thread(environment.make_ledger, self._folder)
+        self._fresh = await self._make_fresh(database_url)
+        changed = change_plan(self._request.plan, told).model_dump(mode="json")
+        given = {**changed["input"], **self._fresh}
+        plan = Plan.model_validate({**changed, "input": given})
         waits = told is not None and isinstance(told.point, report.ForcedWait)
         start = StartRun(
             run_id=self._run_id,
@@ -326,28 +319,27 @@ class Case:
             plan=plan,
             durability=told.mode if told and not waits else Durability.SYNC,
         )
-        own = self._environment.database is None
-        principals = Principals(database_url, settings.tenant, self._observer.add_tools, own=own)
-        await principals.grant(settings.user, "permission", self._permissions)
+        is_own, described = environment.database is None, self._observer.described
+        self._ledger = CaseLedger(database_url, settings.tenant, is_own, described)
+        await self._ledger.grant(settings.user, "permission", self._permissions)
         self._context = Context(self._run_id, plan.input, database_url)
-        operation, once = self._operation, self._folder / "crashed"
-        killed = told is not None and told.killed_at is not None and not operation
+        once = self._folder / "crashed"
+        killed = told is not None and told.killed_at is not None and not self._operation
         # Open: the drill's people have no keys, and its ledger is nobody else's.
         of_workers = {"database_url": database_url, "decisions": "open"}
         of_workers["task_queue"] = settings.task_queue
         if told and told.killed_at:
             of_workers |= {"crash_at": told.crash_at, "crash_once": str(once)}
-        if operation is report.Operation.FREEZE:
+        if self._operation is report.Operation.FREEZE:
             of_workers["crash_by"] = "SIGSTOP"
-        with Workers(self._variables, self._folder, of_workers, once) as workers:
+        with Workers(self._suite.variables, self._folder, of_workers, once) as workers:
             # With a kill two, so that another one stands by; an operator sees to the next one.
             await workers.start(2 if killed else 1)
             await launch_run(self._connection, start)
-            people = (
-                Disturber(self._connection, principals, told, played, workers)
-                if told
-                else People(self._connection, self._run_id, principals)
-            )
+            people = People(self._connection, self._run_id, self._ledger)
+            if told:
+                own = (self._connection, self._run_id, self._ledger)
+                people = Disturber(*own, disturbance=told, played=played, workers=workers)
             try:
                 await self._wait_until_settled(people, workers)
                 await workers.thaw_frozen()
@@ -365,6 +357,12 @@ class Case:
         await self.look_at_world()
         played.seconds = time.monotonic() - began
         return played
+
+    def judge_cell(self, cell: report.DrillCell, baseline: judge.Baseline) -> report.DrillCell:
+        """Return the cell of the matrix with what came of the case."""
+        doubtful = self._disturbance.in_doubt if self._disturbance else None
+        with_world = self._request.world is not None
+        return judge.judge_cell(cell, baseline, self.played, world=with_world, doubtful=doubtful)
 
     async def _make_fresh(self, database_url: str) -> dict[str, Any]:
         function, given = self._request.fresh, self._request.plan.input
@@ -386,12 +384,9 @@ class Case:
         parts = {observing, attending, watching}
         if self._operation is report.Operation.TERMINATE:
             parts.remove(observing)  # Its end is not the end of what is done to it.
+        limit = self._request.limit.total_seconds()
         try:
-            done, _ = await asyncio.wait(
-                parts,
-                timeout=self._request.limit.total_seconds(),
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            done, _ = await asyncio.wait(parts, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             for one in done:
                 one.result()
             if observing in done:
@@ -445,14 +440,14 @@ class Case:
         """Take down what the ledger says in the end of the run and its child runs."""
         played, tenant = self.played, self._connection.settings.tenant
         tree, audit = judge.RunTree(self._run_id), "never opened"
-        async with open_ledger(self._context.database_url) as ledger:
+        async with open_ledger(self._context.database_url, patience=PATIENCE) as ledger:
             with contextlib.suppress(RunNotFound):
                 played.entries = await ledger.transact(tenant, reads.effects_of, self._run_id)
                 audit = "holds"
                 for run_id in await ledger.transact(tenant, reads.runs_of, self._run_id):
                     evidence = await ledger.transact(tenant, reads.read_evidence, run_id)
                     if run_id == self._run_id:
-                        evidence = self._observer.add_tools(evidence)
+                        evidence = self._ledger.add_tools(evidence)
                         played.tools = evidence.tools
                         calls = [row for row in evidence.steps if row["attempt"] > 0]
                         played.called = {row["step_id"]: row["tool"] for row in calls}
@@ -493,8 +488,7 @@ class RunObserver:
     run_id: str
     described: dict[str, ToolSpec] = field(default_factory=dict)
     """By name, those that the run was told of after its start, as code and agents ask."""
-    _asked: set[int] = field(default_factory=set)
-    _scheduled: dict[int, list[Place]] = field(default_factory=dict)
+    _scheduled: dict[int, HistoryEvent] = field(default_factory=dict)
     _outcomes: list[tuple[list[Place], float]] = field(default_factory=list)
 
     async def watch_until_end(self) -> None:
@@ -518,24 +512,19 @@ class RunObserver:
         after = (at for where, at in self._outcomes if where == [place] and at > died_at)
         return next(after, None)
 
-    def add_tools(self, evidence: reads.Evidence) -> reads.Evidence:
-        """Return what the ledger holds of the run, and the tools that it was told of later."""
-        return replace(evidence, tools={**self.described, **evidence.tools})
-
     async def _note_event(self, event: HistoryEvent) -> None:
-        client = self.connection.client
+        seen_at, client = time.monotonic(), self.connection.client
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
-            name = event.activity_task_scheduled_event_attributes.activity_type.name
-            if name == DESCRIBE_TOOLS.name:
-                self._asked.add(event.event_id)
-            elif calls := await read_calls(client, event):
-                self._scheduled[event.event_id] = calls
-        else:
-            # Only a final end is written down as one; attempts in between are not.
-            ended = event.activity_task_completed_event_attributes
-            failed = event.activity_task_failed_event_attributes.scheduled_event_id
-            if ended.scheduled_event_id in self._asked:
-                told = await decode(client, ended.result.payloads, ToolsDescribed)
-                self.described.update(told.tools)
-            if (done := self._scheduled.get(ended.scheduled_event_id or failed)) is not None:
-                self._outcomes.append((done, time.monotonic()))
+            self._scheduled[event.event_id] = event
+            return
+        # Only a final end is written down as one; attempts in between are not.
+        ended = event.activity_task_completed_event_attributes
+        failed = event.activity_task_failed_event_attributes.scheduled_event_id
+        scheduled = self._scheduled.get(ended.scheduled_event_id or failed)
+        if scheduled is None:
+            return
+        called = scheduled.activity_task_scheduled_event_attributes.activity_type.name
+        if called == DESCRIBE_TOOLS.name and not failed:
+            told = await decode(client, ended.result.payloads, ToolsDescribed)
+            self.described.update(told.tools)
+        self._outcomes.append((await read_calls(client, scheduled), seen_at))

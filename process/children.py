@@ -15,7 +15,6 @@ import gc
 import importlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -24,9 +23,11 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
+from queue import SimpleQueue
 from signal import SIGKILL, SIGTERM, Signals
 from typing import Any, Final, NoReturn, Self
 
@@ -76,29 +77,23 @@ class Forked:
     def __init__(self, pid: int, command: Sequence[str]) -> None:
         self.pid = pid
         self._command = command
-        self._code: int | None = None
-        self._ended = threading.Event()
-
-    def note_end(self, code: int) -> None:
-        """Take down how it ended; the first word counts."""
-        if not self._ended.is_set():
-            self._code = code
-            self._ended.set()
+        self.ended = Future[int]()
+        """How it ended (``-9``: SIGKILL)."""
 
     def poll(self) -> int | None:
-        """Return how it ended (``-9``: SIGKILL), or ``None`` while it runs."""
-        return self._code
+        """Return how it ended, or ``None`` while it runs."""
+        return self.ended.result() if self.ended.done() else None
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until it has ended, and return how; at most so many seconds."""
-        if not self._ended.wait(timeout):
-            raise subprocess.TimeoutExpired(self._command, timeout or 0)
-        assert self._code is not None
-        return self._code
+        try:
+            return self.ended.result(timeout)
+        except TimeoutError as error:
+            raise subprocess.TimeoutExpired(self._command, timeout or 0) from error
 
     def send_signal(self, number: int) -> None:
         """Send it a signal; no-op when it has ended."""
-        if self._code is None:
+        if not self.ended.done():
             # It may have ended, and nobody has told this process yet.
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -111,7 +106,6 @@ class ForkServer:
         """Start it; it ends when this process does."""
         self.module = module
         self._asking = threading.Lock()
-        self._started: dict[int, Forked] = {}
         path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._server = subprocess.Popen(
             [sys.executable, "-m", __name__, module],
@@ -120,8 +114,7 @@ class ForkServer:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        self._answers: list[Forked] = []
-        self._told = threading.Condition()
+        self._answers = SimpleQueue[Forked | None]()
         self._listener = threading.Thread(target=self._listen, name="fork server", daemon=True)
         self._listener.start()
 
@@ -144,36 +137,32 @@ class ForkServer:
         log.touch()  # whoever waits for what it prints may look before it runs
         assert self._server.stdin is not None
         # One at a time: an answer names no question.
-        with self._asking, self._told:
-            self._require_server()
-            self._server.stdin.write(json.dumps(asked).encode() + b"\n")
-            self._server.stdin.flush()
-            self._told.wait_for(lambda: self._answers or self._server.poll() is not None)
-            if not self._answers:
-                self._require_server()
-            return self._answers.pop()
-
-    def _require_server(self) -> None:
-        if self._server.poll() is not None:
-            raise ChildProcessError(f"the fork server of {self.module} has ended")
+        with self._asking:
+            # Of one that has ended the listener says so.
+            with suppress(BrokenPipeError, ValueError):
+                self._server.stdin.write(json.dumps(asked).encode() + b"\n")
+                self._server.stdin.flush()
+            started = self._answers.get()
+            if started is None:
+                self._answers.put(None)  # whoever asks next is told the same
+                raise ChildProcessError(f"the fork server of {self.module} has ended")
+            return started
 
     def _listen(self) -> None:
         assert self._server.stdout is not None
+        running = dict[int, Forked]()
         for line in self._server.stdout:
             pid, code = json.loads(line)
-            with self._told:
-                if code is None:
-                    started = self._started[pid] = Forked(pid, [self.module])
-                    self._answers.append(started)
-                    self._told.notify_all()
-                else:
-                    self._started.pop(pid).note_end(code)
+            if code is None:
+                running[pid] = Forked(pid, [self.module])
+                self._answers.put(running[pid])
+            else:
+                running.pop(pid).ended.set_result(code)
         self._server.wait()
         self._server.stdout.close()
-        with self._told:
-            for one in self._started.values():
-                one.note_end(_UNKNOWN)
-            self._told.notify_all()
+        for one in running.values():
+            one.ended.set_result(_UNKNOWN)
+        self._answers.put(None)
 
     def close(self) -> None:
         assert self._server.stdin is not None
@@ -201,33 +190,26 @@ def serve_forks(module: str) -> NoReturn:
     gc.collect()
     gc.freeze()  # the copies share what is not touched
     gc.enable()
-    ended, woken = os.pipe()
-    for end in (ended, woken):
-        os.set_blocking(end, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(woken)
-    questions = b""
-    while True:
-        ready, _, _ = select.select([0, ended], [], [])
-        if ended in ready:
-            os.read(ended, 65536)
-            with suppress(ChildProcessError):
-                while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                    code = os.waitstatus_to_exitcode(found[1])
-                    answers.write(json.dumps([found[0], code]).encode() + b"\n")
-        if 0 not in ready:
-            continue
-        read = os.read(0, 1 << 20)
-        if not read:
-            os._exit(0)
-        *lines, questions = (questions + read).split(b"\n")
-        for line in lines:
-            pid = os.fork()
-            if not pid:
-                for fd in (ended, woken, answers.fileno()):
-                    os.close(fd)
-                _become_process(json.loads(line), main)
-            answers.write(json.dumps([pid, None]).encode() + b"\n")
+
+    def tell_parent(pid: int, code: int | None) -> None:
+        answers.write(json.dumps([pid, code]).encode() + b"\n")
+
+    def tell_ends(*_: object) -> None:
+        with suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                tell_parent(found[0], os.waitstatus_to_exitcode(found[1]))
+
+    signal.signal(signal.SIGCHLD, tell_ends)
+    for line in sys.stdin.buffer:
+        # Nobody is told of an end before the beginning.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        pid = os.fork()
+        if not pid:
+            answers.close()
+            _become_process(json.loads(line), main)
+        tell_parent(pid, None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    os._exit(0)
 
 
 def _become_process(asked: Mapping[str, Any], main: Any) -> NoReturn:
@@ -235,8 +217,8 @@ def _become_process(asked: Mapping[str, Any], main: Any) -> NoReturn:
     code = 1
     try:
         os.setsid()
-        signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         signal.signal(signal.SIGINT, signal.default_int_handler)
         nothing = os.open(os.devnull, os.O_RDONLY)
         appending = os.O_WRONLY | os.O_APPEND | os.O_CREAT
