@@ -29,14 +29,14 @@ def make_tool(run: BareRun, offered: AgentTool) -> Tool:
     """Return a tool that counts what it would do, and finds it again by its key."""
     agent, world, name = run.agent, run.folder / WORLD, offered.name
 
-    async def read(params: Any, ctx: ToolContext) -> Any:
+    async def read_known(params: Any, ctx: ToolContext) -> Any:
         given = params.model_dump(mode="json")
         known = agent.find_answer(CountedCall(tool=name, params=given, reads=True))
         if known is None:
             raise Permanent("the agent has not asked for this in the run that nothing happened to")
         return known.answer
 
-    async def write(params: Any, ctx: ToolContext) -> Any:
+    async def count_write(params: Any, ctx: ToolContext) -> Any:
         given = params.model_dump(mode="json")
         made = CountedCall(
             tool=name, params=given, reads=False, key=ctx.idempotency_key, run=ctx.run_id
@@ -46,11 +46,11 @@ def make_tool(run: BareRun, offered: AgentTool) -> Tool:
         note_call(world, made.model_copy(update={"answer": answer}))
         return answer
 
-    async def find(params: Any, ctx: ToolContext) -> Found | NotFound:
+    async def find_made(params: Any, ctx: ToolContext) -> Found | NotFound:
         made = [one for one in read_calls(world) if one.key == ctx.idempotency_key]
         return Found(made[0].answer) if made else NotFound()
 
-    function = read if offered.reads else write
+    function = read_known if offered.reads else count_write
     function.__doc__ = offered.description or name
     function.__annotations__["params"] = params_model(offered.params_schema, None)
     if offered.reads:
@@ -58,7 +58,7 @@ def make_tool(run: BareRun, offered: AgentTool) -> Tool:
     return tool(
         name,
         effect=WRITE,
-        lookup=find,
+        lookup=find_made,
         timeout=timedelta(seconds=1),
         settle=timedelta(milliseconds=100),
         irreversible=True,

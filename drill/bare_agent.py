@@ -352,11 +352,11 @@ async def _run_openai(agent: Any, counter: CallCounter) -> str:
 def _count_invoked(tool: Any, counter: CallCounter) -> Callable[..., Awaitable[Any]]:
     real = tool.on_invoke_tool
 
-    async def invoke(context: Any, arguments: str) -> Any:
+    async def invoke_counted(context: Any, arguments: str) -> Any:
         params = json.loads(arguments or "{}")
         return await counter.call(tool.name, params, lambda: real(context, arguments))
 
-    return invoke
+    return invoke_counted
 
 
 async def _run_langgraph(graph: Any, counter: CallCounter) -> str:

@@ -428,18 +428,18 @@ def name_fresh_values(snapshot: Any, context: Context, fresh: Mapping[str, Any])
     names[context.run_id] = "${run_id}"
     longest_first = sorted(names.items(), key=lambda item: len(item[0]), reverse=True)
 
-    def rewrite(value: Any) -> Any:
+    def rewrite_value(value: Any) -> Any:
         if isinstance(value, str):
             for text, name in longest_first:
                 value = value.replace(text, name)
             return value
         if isinstance(value, list):
-            return [rewrite(item) for item in value]
+            return [rewrite_value(item) for item in value]
         if isinstance(value, dict):
-            return {rewrite(key): rewrite(item) for key, item in value.items()}
+            return {rewrite_value(key): rewrite_value(item) for key, item in value.items()}
         return value
 
-    return rewrite(snapshot)
+    return rewrite_value(snapshot)
 
 
 def read_own_count(snapshot: Any) -> dict[str, int] | None:
