@@ -258,6 +258,16 @@ async def test_an_entry_that_no_event_tells_of_is_named(scene: Scene) -> None:
     assert entries[0]["entry_id"] in found.reason
 
 
+@pytest.mark.guarantee("G6")
+async def test_an_entry_with_other_params_than_were_claimed_is_named(scene: Scene) -> None:
+    events, entries, _ = await told(scene)
+
+    found = verify_entries(events, [{**entries[0], "params_hash": "sha256:other"}])
+
+    assert found is not None
+    assert f"entry {entries[0]['entry_id']} has other params" in found.reason
+
+
 async def voted(scene: Scene) -> Events:
     """Let a run commit a refund that two have approved, and return its events."""
     two = Requirement(quorum=2)

@@ -23,7 +23,7 @@ PARTICIPLES: Final = {
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
     "modules": 188,
-    "lines": 65_059,
+    "lines": 65_021,
     "one-word functions, per mille": 302,
     "participles, per mille": 44,
     "class names defined twice": 7,

@@ -89,6 +89,8 @@ def verify_run(
 def verify_entries(events: Sequence[Event], entries: Iterable[Mapping[str, Any]]) -> Break | None:
     """Return the first of a run's ledger entries that its events do not tell of, or ``None``."""
     committed = find_committed(events)
+    claims = (e["body"] for e in events if e["type"] == "effect.claimed")
+    claimed = {claim["entry_id"]: claim["params_hash"] for claim in claims}
     by_key: dict[tuple[str, str], str] = {}
     for entry in entries:
         entry_id, name = entry["entry_id"], (entry["tool"], entry["key"])
@@ -96,6 +98,8 @@ def verify_entries(events: Sequence[Event], entries: Iterable[Mapping[str, Any]]
             continue
         if entry_id not in committed:
             return Break(0, f"entry {entry_id} is committed in the ledger, but in no event")
+        if claimed.get(entry_id, entry["params_hash"]) != entry["params_hash"]:
+            return Break(0, f"entry {entry_id} has other params than its newest claim")
         if name in by_key:
             return Break(0, f"entries {by_key[name]} and {entry_id} of one key are committed")
         by_key[name] = entry_id
