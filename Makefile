@@ -147,6 +147,7 @@ lock: ## Resolve the dependencies anew (needs uv and npm)
 	cd tests/mcp/servers && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
 	cd tests/oidc/provider && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
 	cd tests/browser/axe && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
+	cd tests/proof/conformance && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
 
 check-compose: ## Check docker-compose.yml with Compose's own loader (needs Go)
 	@command -v go > /dev/null || { echo "Go is not on PATH: install Go 1.25 or newer"; exit 1; }

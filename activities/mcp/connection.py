@@ -187,9 +187,8 @@ class McpConnection:
         found: dict[str, Definition] = {}
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
-            page = await self.session.list_tools(
-                params=mcp_types.PaginatedRequestParams(cursor=cursor)
-            )
+            wanted = mcp_types.PaginatedRequestParams(cursor=cursor)
+            page = await self.session.list_tools(params=wanted)
             for tool in page.tools:
                 said = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
                 found[tool.name] = {part: said[part] for part in DEFINED if part in said}
@@ -284,6 +283,9 @@ async def _pass_on(inner: Any, heard: Any) -> None:
             async for one in inner:
                 if isinstance(one, SessionMessage):
                     _require_few_parts(one.message)
+                    if isinstance(one.message, mcp_types.JSONRPCResponse):
+                        # An answer of no kind is complete, says MCP; to the SDK it would be lost.
+                        one.message.result.setdefault("resultType", "complete")
                 await heard.send(one)
 
 

@@ -173,12 +173,10 @@ async def _bounded_requests(
     try:
         answer = await call_next(ctx)
     except MCPError as error:
-        data = error.error.data
-        small = len(json.dumps(data, default=str)) <= LONGEST_ERROR
-        kept = data if small else None
-        raise MCPError(
-            error.error.code, plain_line(error.error.message, LONGEST_ERROR), kept
-        ) from error
+        said = error.error
+        small = len(json.dumps(said.data, default=str)) <= LONGEST_ERROR
+        line = plain_line(said.message, LONGEST_ERROR)
+        raise MCPError(said.code, line, said.data if small else None) from error
     if isinstance(answer, dict) and answer.get("isError"):
         texts = " ".join(str(part.get("text", "")) for part in answer.get("content", ()))
         answer = {**answer, "content": [{"type": "text", "text": plain_line(texts, LONGEST_ERROR)}]}
@@ -189,17 +187,17 @@ def _known_arguments(server: MCPServer[Any]) -> Any:
 
     async def check(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         params = ctx.params or {}
-        arguments = params.get("arguments")
-        if ctx.method == "tools/call" and isinstance(arguments, dict):
+        if ctx.method == "tools/call":
             tool = server._tool_manager.get_tool(str(params.get("name")))
-            known = set() if tool is None else tool.parameters.get("properties", {})
-            unknown = sorted(set(arguments) - set(known))
-            if tool is not None and unknown:
-                raise MCPError(
-                    INVALID_PARAMS,
-                    f"{tool.name} has no argument {unknown[0]!r}; it has:"
-                    f" {', '.join(known) or 'none'}",
-                )
+            if tool is None:
+                # Of the protocol, as MCP says: the SDK's answer would be one of the tool's.
+                raise MCPError(INVALID_PARAMS, f"Unknown tool: {params.get('name')}")
+            arguments, known = params.get("arguments"), tool.parameters.get("properties", {})
+            unknown = sorted(set(arguments) - set(known)) if isinstance(arguments, dict) else []
+            if unknown:
+                names = ", ".join(known) or "none"
+                why = f"{tool.name} has no argument {unknown[0]!r}; it has: {names}"
+                raise MCPError(INVALID_PARAMS, why)
         return await call_next(ctx)
 
     return check

@@ -64,8 +64,8 @@ async def test_no_tool_approves_anything(served: Served, working: Stage, order_i
                 said = await assistant.refused("answer_question", **arguments)
                 assert "\x1b" not in said and "\u202e" not in said
         for tool in ("approve", "reject", "edit", "resolve", "decide", "sign", "resume", "amend"):
-            said = await assistant.refused(tool, approval_id=request.approval_id)
-            assert said.startswith("Unknown tool")
+            with pytest.raises(MCPError, match=f"Unknown tool: {tool}"):
+                await assistant.call(tool, approval_id=request.approval_id)
         for tool, given in (
             ("start_run", {"plan": "refund", "approve": True}),
             ("show_run", {"run_id": run.run_id, "decide": decision}),

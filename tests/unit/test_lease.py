@@ -320,6 +320,7 @@ async def test_what_a_tool_returns_as_data_is_no_part() -> None:
     async with connection._of_few_parts(Transport()) as (reads, _):  # type: ignore[arg-type]
         sent.append(await reads.receive())
     assert sent[0].message is message and transport.is_set()
+    assert sent[0].message.result["resultType"] == "complete"  # as it says nothing else
 
 
 class Row(BaseModel):

@@ -41,7 +41,9 @@ def defined(file: str) -> set[str]:
 
 def test_each_requirement_of_a_source_has_its_row() -> None:
     found = {suite.name: [row.id for row in suite.rows] for suite in load_suites()}
-    assert {name: set(ids) for name, ids in found.items()} == IDS
+    known = {name: set(ids) for name, ids in found.items()}
+    del known["MCP conformance"]  # its test compares them with the suite itself
+    assert known == IDS
     assert all(len(ids) == len(set(ids)) for ids in found.values())
 
 
@@ -72,7 +74,7 @@ def test_the_page_was_written_from_these_rows() -> None:
     results = {
         (suite.name, row_id): result
         for suite, part in zip(suites, parts, strict=True)
-        for row_id, result in re.findall(r"^\| ([\w. -]+) \|.*?\*\*(.*?)\*\*", part, re.MULTILINE)
+        for row_id, result in re.findall(r"^\| ([\w./ -]+) \|.*?\*\*(.*?)\*\*", part, re.MULTILINE)
     }
     figures = {
         suite.stem: table_behind(suite.columns, part)
