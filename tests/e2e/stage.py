@@ -31,7 +31,7 @@ from surehand.activities.ledger.core.tables import (
     steps,
 )
 from surehand.activities.ledger.effects.reconcile import may_arrive_until
-from surehand.activities.ledger.history.audit import first_unproven, verify_entries
+from surehand.activities.ledger.history.audit import first_unproven, verify_run
 from surehand.activities.ledger.history.reads import chain_of, effects_of, events_of
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.mcp.tools import mcp_tools
@@ -44,7 +44,6 @@ from surehand.client.messages import sign_start
 from surehand.client.run import Run as ClientRun
 from surehand.process.blobs import Blobs
 from surehand.process.ciphers import RunEncryption
-from surehand.verify import verify_chain, verify_story
 from surehand.worker import make_worker
 from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.runs import Linked, RunResult, StartRun
@@ -247,11 +246,9 @@ class Stage:
                 events, entries, head = await self.ledger.transact(tenant, chain_of, run.run_id)
             except RunNotFound:
                 continue  # refused before it was opened
-            broken = (
-                verify_chain(events, [head, *await run.heads()])
-                or verify_story(events)
-                or verify_entries(events, entries)
-                or await self.ledger.transact(tenant, first_unproven, run.run_id, events)
+            broken = verify_run(events, entries, [head, *await run.heads()])
+            broken = broken or await self.ledger.transact(
+                tenant, first_unproven, run.run_id, events
             )
             assert broken is None, f"{run.run_id}: {broken}"
 

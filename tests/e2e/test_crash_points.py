@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import pytest
 
-from surehand.activities.ledger.history.audit import verify_entries
+from surehand.activities.ledger.history.audit import verify_run
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
-from surehand.verify import verify_chain, verify_story
+from surehand.verify import verify_chain
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Durability
 from tests.e2e.kinds import (
@@ -145,9 +145,7 @@ async def test_a_killed_workers_chain_leaves_nothing_out(stage: Stage, order_id:
     events, entries, head = await stage.ledger.transact(stage.tenant, chain_of, run.run_id)
     assert [event["hash"] for event in events][: len(before)] == before
     heads = [head, *await run.heads()]
-    assert verify_chain(events, heads) is None
-    assert verify_story(events) is None
-    assert verify_entries(events, entries) is None
+    assert verify_run(events, entries, heads) is None
     told = [event["type"] for event in events if event["step_id"] == "refund"]
     assert (told.count("effect.claimed"), told.count("effect.committed")) == (1, 1)
     last = events[len(before) - 1]

@@ -21,13 +21,12 @@ from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.store import LedgerUnavailable
 from surehand.activities.ledger.core.tables import effects, events, interventions, runs
 from surehand.activities.ledger.effects import reconcile as intervention_rows
-from surehand.activities.ledger.history.audit import verify_entries
+from surehand.activities.ledger.history.audit import verify_run
 from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.tools.failures import Retries
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.verify import verify_chain, verify_story
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.effects import (
     Compensate,
@@ -111,9 +110,7 @@ class Snapshot:
             mine = [one for one in self.events if one["run_id"] == run["run_id"]]
             entries = [one for one in self.effects if one["run_id"] == run["run_id"]]
             head = ChainHead(seq=run["seq"], hash=run["head"])
-            broken = (
-                verify_chain(mine, [head]) or verify_story(mine) or verify_entries(mine, entries)
-            )
+            broken = verify_run(mine, entries, [head])
             assert broken is None, f"{run['run_id']}: {broken}"
 
 
