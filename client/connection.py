@@ -46,7 +46,7 @@ from surehand.workflows.contracts.base import as_unreadable
 from surehand.workflows.contracts.effects import UnwindRun, Unwound
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.identity import DEFAULT_TENANT, unwind_id, upkeep_id
-from surehand.workflows.names import CHECKPOINT, PING, UNWIND, VIEW, WORKFLOW
+from surehand.workflows.names import CHECKPOINT, PING, UNWIND, VIEW, WORKFLOW, ErrorType
 from surehand.workflows.payload_codec import (
     KeyErased,
     KeyUnavailable,
@@ -365,7 +365,9 @@ class Connection:
                 # The activity's own, or what the workflow itself has raised.
                 for cause in (error.cause.__cause__, error.cause):
                     if isinstance(cause, ApplicationError):
-                        raise exits.Refused(cause.message) from error
+                        unknown = cause.type == ErrorType.RUN_NOT_FOUND
+                        kind = exits.NoSuchRun if unknown else exits.Refused
+                        raise kind(cause.message) from error
                 raise exits.Refused(f"run {asked.run_id} was not unwound: {error.cause}") from error
         return done
 

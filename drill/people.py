@@ -463,7 +463,7 @@ class Disturber(People):
             try:
                 with contextlib.suppress(NoWorker):
                     self.played.unwound = await self.connection.unwind(asked)
-            except Refused as error:
+            except (Refused, NotFound) as error:
                 why = f"a run that was terminated is not unwound: {error}"
                 self.played.violations.append(why)
                 return
