@@ -171,11 +171,8 @@ def find_target(environment: Mapping[str, str]) -> Target:
     namespace = options.get("namespace") or DEFAULT_NAMESPACE
     artifacts = environment.get(f"{settings.PREFIX}ARTIFACTS") or settings.DEFAULT_ARTIFACTS
     plugins = tuple(filter(None, map(str.strip, environment.get(PLUGINS, "").split(","))))
-    keys = environment.get(settings.KEYS, "").strip()
-    if not keys and environment.get(old := f"{settings.PREFIX}CODEC_ENDPOINT"):
-        # Whoever still has it set expects that nothing is sent in plain.
-        raise WrongUse(f"{old} encrypts nothing: set {settings.KEYS}, or remove it")
-    return Target(address, namespace, options, artifacts, plugins, bool(keys))
+    encrypts = bool(environment.get(settings.KEYS, "").strip())
+    return Target(address, namespace, options, artifacts, plugins, encrypts)
 
 
 async def connect(

@@ -46,6 +46,11 @@ ENDED_S: Final = 200.0
 Show = Callable[..., None]
 
 
+def seldom(*values: object) -> list[Any]:
+    """Return cells of a table that `make proof` plays, and `make test-full` does not."""
+    return [pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
+
+
 @pytest.fixture
 def database() -> str:
     return "sqlite"
@@ -190,7 +195,7 @@ async def dying_workers(
 DISTURBED: Final = [{"fail": fail} for fail in ("before", "after", "drop_before", "drop_after")]
 
 
-@pytest.mark.parametrize("p", [0.0, 0.1, 0.3, 0.5])
+@pytest.mark.parametrize("p", [*seldom(0.0, 0.1), 0.3, *seldom(0.5)])
 async def test_faults_double_and_lose_nothing(stage: Stage, show: Show, p: float) -> None:
     draw, kills = random.Random(f"{SEED} {p}"), round(10 * p)
     endpoints = ("restocks", "restocks.lookup", "mails", "refunds")
@@ -227,7 +232,7 @@ POINTS: Final = {
 }
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [*seldom("P1", "P2"), "P3", *seldom("P4")])
 async def test_kills_at_each_point_block_nothing(stage: Stage, show: Show, point: str) -> None:
     """A worker dies at the point of one run's call, and wherever those before it are then."""
 
@@ -256,7 +261,11 @@ async def test_kills_at_each_point_block_nothing(stage: Stage, show: Show, point
             assert cell.state() == {"completed"}
 
 
-SOURCES: Final = ("tool failure", "losing speculation", "stale read", "veto", "timeout")
+SOURCES: Final = (
+    *seldom("tool failure", "losing speculation"),
+    "stale read",
+    *seldom("veto", "timeout"),
+)
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -326,8 +335,8 @@ UNDOING: Final = {
 }
 
 
-@pytest.mark.parametrize("p", [0.1, 0.3])
-@pytest.mark.parametrize("mode", UNDOING)
+@pytest.mark.parametrize("p", [0.1, *seldom(0.3)])
+@pytest.mark.parametrize("mode", [*seldom("refund fails", "rate limit"), "window closed"])
 async def test_a_failing_undo_is_reported_as_it_is(
     stage: Stage, show: Show, mode: str, p: float
 ) -> None:
@@ -375,7 +384,7 @@ DECLARED: Final = {
 }
 
 
-@pytest.mark.parametrize("fails", ["closed", "open"])
+@pytest.mark.parametrize("fails", ["closed", *seldom("open")])
 async def test_a_wrong_declaration_fails_closed_or_is_believed(
     stage: Stage, show: Show, fails: str
 ) -> None:

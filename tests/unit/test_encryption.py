@@ -29,7 +29,6 @@ from surehand.activities.ledger.core.tables import run_keys
 from surehand.activities.run_keys import REMEMBERED, LedgerKeys
 from surehand.process.blobs import Blobs
 from surehand.process.ciphers import KeyRing, RunEncryption, add_to_file, new_key, read_key_ring
-from surehand.process.connect import find_target
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.base import as_pasted, as_unreadable
 from surehand.workflows.payload_codec import (
@@ -452,8 +451,3 @@ async def test_a_failure_that_no_worker_has_written_proves_nothing(convert: Conv
         found = await convert(activity()).decode_failure(failure)
         assert isinstance(found, ApplicationError)
         assert not found.type
-
-
-def test_a_starter_that_was_told_of_a_codec_server_sends_nothing_in_plain() -> None:
-    with pytest.raises(WrongUse, match="set SUREHAND_KEY_ENCRYPTION_KEYS, or remove it"):
-        find_target({"SUREHAND_CODEC_ENDPOINT": "https://codec.example.com"})

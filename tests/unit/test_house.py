@@ -23,9 +23,9 @@ PARTICIPLES: Final = {
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
     "modules": 188,
-    "lines": 65_021,
-    "one-word functions, per mille": 302,
-    "participles, per mille": 44,
+    "lines": 65_020,
+    "one-word functions, per mille": 301,
+    "participles, per mille": 43,
     "class names defined twice": 7,
     "file names that repeat": 17,
     "classes with the same fields": 1,
