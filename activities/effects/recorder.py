@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import structlog
 from pydantic import BaseModel
@@ -186,13 +186,6 @@ class Recorder:
         return classify_call(error, tool.name, tool.fn.__module__, tool.errors)
 
 
-class Ends(Protocol):
-    """What ends with a call's outcome, in the same transaction."""
-
-    def end(self, tx: Transaction) -> None:
-        """Record its end."""
-
-
 @dataclass(frozen=True)
 class NextWrite:
     """A batch's next write. It is prepared once, or its params might change."""
@@ -283,12 +276,6 @@ class EffectRecorder(Recorder):
     ahead: Ahead | None = None
     """What a batch does after this write."""
 
-    async def read_clock(self) -> int:
-        """Return the database's clock as it was in the newest transaction, or is now."""
-        if self.began_ms is None:
-            return await self.in_ledger(lambda tx: tx.now_ms)
-        return self.began_ms
-
     async def record(self, work: Callable[[Transaction], T | None]) -> T:
         """Write what is in hand, and end the attempt if its entry has a newer fencing token."""
         recorded = await self.write(work)
@@ -306,13 +293,13 @@ class EffectRecorder(Recorder):
         entry: Entry,
         receipt: Any,
         evidence: dict[str, Any] | None = None,
-        draft: Ends | None = None,
+        end_draft: Callable[[Transaction], None] | None = None,
     ) -> Done:
         """Record that the effect happened; an attempt that is fenced leaves its receipt behind.
 
         With the outcome of a call, a batch's next write is claimed, if that is simple. ``evidence``
-        is what a lookup has said; ``None``: the call has returned. ``draft`` is what it has written
-        part by part.
+        is what a lookup has said; ``None``: the call has returned. ``end_draft`` ends what it has
+        written part by part.
         """
         request, store = self.request, self.worker.artifacts
         ahead = self.ahead if evidence is None else None
@@ -327,8 +314,8 @@ class EffectRecorder(Recorder):
             commit = outcomes.commit_effect(tx, self.request, entry, kept, evidence=evidence)
             if commit is not None:
                 self.mark_foreign(tx)
-            if draft is not None and commit is not None:
-                draft.end(tx)
+                if end_draft is not None:
+                    end_draft(tx)
             return commit
 
         try:
@@ -445,6 +432,11 @@ class EffectRecorder(Recorder):
             lambda tx: outcomes.leave_in_doubt(tx, request, entry, message, reported=reported)
         )
 
+    def is_last(self, entry: Entry) -> bool:
+        """Return whether no later attempt is to settle the entry, should it stay in doubt now."""
+        by_human = self.tool.recovery is Recovery.HUMAN
+        return by_human or entry.failures.get("in_doubt", 0) >= len(self.worker.retries.in_doubt)
+
     async def settle_later(
         self, entry: Entry, message: str, named: timedelta | None = None
     ) -> Asked:
@@ -453,12 +445,10 @@ class EffectRecorder(Recorder):
         ``named`` is the pause that the outside system wants.
         """
         left = await self.leave_in_doubt(entry, message)
-        earlier = entry.failures.get("in_doubt", 0)
-        pauses, named = self.worker.retries.in_doubt, named or timedelta(0)
-        too_long = named > self.request.recovery_limit
-        if self.tool.recovery is Recovery.HUMAN or too_long or earlier >= len(pauses):
+        named = named or timedelta(0)
+        if self.is_last(entry) or named > self.request.recovery_limit:
             return await self.ask_human(left, message)
-        pause = max(pauses[earlier], named)
+        pause = max(self.worker.retries.in_doubt[entry.failures.get("in_doubt", 0)], named)
         raise again(ErrorType.IN_DOUBT, f"{self.tool.name}: {message}", pause)
 
     async def ask_human(self, entry: Entry, why: str, *, part: Kept | None = None) -> Asked:

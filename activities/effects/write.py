@@ -279,8 +279,8 @@ class EffectCall(recorder.EffectRecorder):
             self.crash(CrashPoint.AFTER_CALL)
             if isinstance(answer, No):
                 return await self._answer_no(entry, answer.cleaned())
-            written = draft if draft is not None and draft.is_written else None
-            return await self.commit(entry, await make_json(answer), draft=written)
+            end_draft = draft.end if draft is not None and draft.is_written else None
+            return await self.commit(entry, await make_json(answer), end_draft=end_draft)
 
     def _keep_lease(self, entry: Entry) -> AbstractAsyncContextManager[KeptLease]:
         """Renew the entry's lease for as long as the block lasts."""
@@ -370,10 +370,12 @@ class EffectCall(recorder.EffectRecorder):
     async def _fail(self, entry: Entry, failure: Failure) -> CallResult:
         message = f"{self.tool.name}: {failure.message}"
         if failure.failure_class is FailureClass.IN_DOUBT:
-            if failure.reported and self.tool.lookup is not None:
-                left = await self.leave_in_doubt(entry, failure.message, reported=True)
-                return await self.reconcile(left)
-            return await self.settle_later(entry, failure.message)
+            said, reported = failure.message, failure.reported
+            if self.tool.lookup is not None and (reported or self.is_last(entry)):
+                left = await self.leave_in_doubt(entry, said, reported=reported)
+                last = None if reported else f"the last call ended with: {said}"
+                return await self.reconcile(left, last=last)
+            return await self.settle_later(entry, said)
         failed, delay = await self.record_failure(entry, failure)
         if delay is None and failed.state == "in_doubt":
             return await self._end_repeats(failed, f"ended with: {message}")
@@ -382,11 +384,14 @@ class EffectCall(recorder.EffectRecorder):
             raise stop(failure.final_type, message)
         raise again(failure.failure_class.error_type, message, delay)
 
-    async def reconcile(self, entry: Entry, *, forward: bool = True) -> CallResult:
+    async def reconcile(
+        self, entry: Entry, *, forward: bool = True, last: str | None = None
+    ) -> CallResult:
         """Settle an entry that is in doubt under our fencing token.
 
         ``forward``: the tool may be called if the effect is proven not to have happened; a run that
-        is being undone only records that.
+        is being undone only records that. ``last``: how the last call that is made ended; unless
+        its effect is found now, a human is asked.
         """
         self.recovered = True
         tool, request = self.tool, self.request
@@ -399,8 +404,10 @@ class EffectCall(recorder.EffectRecorder):
             return await self._act_on_absence(entry, "not_called", clock.now(), forward)
         # By the database's clock, as it was in the newest transaction; only if that says so, the
         # ledger is asked how long calls were halted.
-        limit = request.recovery_limit
-        if entry.recovers_too_long(limit, await self.read_clock()) and await self.in_ledger(
+        now_ms, limit = self.began_ms, request.recovery_limit
+        if now_ms is None:
+            now_ms = await self.in_ledger(lambda tx: tx.now_ms)
+        if entry.recovers_too_long(limit, now_ms) and await self.in_ledger(
             lambda tx: outcomes.recovers_too_long(tx, entry, limit)
         ):
             seconds = limit.total_seconds()
@@ -429,9 +436,9 @@ class EffectCall(recorder.EffectRecorder):
                 if tool.lookup_by == "state":
                     evidence["before"] = entry.observed
                 return await self.commit(entry, await make_json(receipt), evidence)
-            case NotFound() if entry.settle_ms is None:
-                why = "the lookup found nothing, and the call was made without a settle time"
-                return await self.ask_human(entry, why)
+            case NotFound() if last is not None or entry.settle_ms is None:
+                why = last or "the call was made without a settle time"
+                return await self.ask_human(entry, f"the lookup found nothing, and {why}")
             case NotFound():
                 return await self._act_on_absence(entry, "lookup_not_found", looked, forward)
             case No():

@@ -107,6 +107,35 @@ def observed(scene: Scene) -> Any:
     return ((scene.row(effects))["observed"] or {}).get("answer")
 
 
+BY_KEY: Final = {"dedupes": Dedupes(WINDOW)}
+
+
+@pytest.mark.parametrize(
+    ("repeats", "looks"), [(BY_KEY, 1), ({}, 4)], ids=["dedupes", "lookup alone"]
+)
+@pytest.mark.parametrize("there", [True, False])
+async def test_no_human_is_asked_for_what_a_lookup_finds_after_the_last_repeat(
+    scene: Scene, repeats: dict[str, Any], looks: int, there: bool
+) -> None:
+    found: list[Any] = [Found(RECEIPT)] if there else [NotFound()]
+    world = World([LOST], [NotFound()] * (looks - 1) + found)
+    loaded = world.tool(lookup=world.look, settle=SETTLE, **repeats)
+
+    result = await last_of(scene, loaded)
+
+    assert (len(world.keys), world.asked) == (4, looks)
+    if there:
+        assert isinstance(result, Done)
+        assert (result.receipt, scene.row(effects)["state"]) == (RECEIPT, "committed")
+        assert scene.rows(interventions) == []
+    else:
+        assert isinstance(result, Asked)
+        assert (
+            "found nothing, and the last call ended with: OutcomeUnknown: no answer"
+            in result.question
+        )
+
+
 @pytest.mark.parametrize(
     ("state", "said"),
     [
