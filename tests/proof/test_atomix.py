@@ -1,54 +1,39 @@
 """The designs of Atomix's experiments, on real workers that are killed, and a real shop.
 
-``atomix.yaml`` says what was changed. ``PROOF_SEED`` draws other faults and other kills, and
-``PROOF_TIMES`` makes each cell so many times as large.
+``atomix.yaml`` says what was changed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.workflows.contracts.effects import Resolution
-from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.steering import CancelRun
 from tests.e2e.papers import FAILS
-from tests.e2e.plans import mail_step, plan, refund_step
-from tests.e2e.runs import Run, decision_on
+from tests.e2e.runs import decision_on
 from tests.e2e.stage import Stage
-from tests.proof.unsteady_shop import UnsteadyShop
+from tests.proof.cells import (
+    KINDS,
+    SEED,
+    TIMES,
+    TOOLS,
+    Cell,
+    Show,
+    assert_kept,
+    call,
+    dying_workers,
+    happened,
+    people,
+    seldom,
+    shop_of,
+)
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
-
-SEED: Final = os.environ.get("PROOF_SEED", "0")
-TIMES: Final = int(os.environ.get("PROOF_TIMES", "1"))
-#: Many tries: that half of all calls fail is no reason to give up.
-TOOLS: Final = {
-    "tool_modules": "tests.variants.settled_by",
-    "retries_in_doubt": ",".join(["1s"] * 30),
-    "compensation_limit": "4s",
-}
-#: By what settles a doubt: the tool, and where the shop counts its effects.
-KINDS: Final = {
-    "lookup": ("inventory.restock", "restocks"),
-    "key": ("mail.send", "mails"),
-    "nothing": ("payments.refund", "refunds"),
-}
-ENDED_S: Final = 200.0
-Show = Callable[..., None]
-
-
-def seldom(*values: object) -> list[Any]:
-    """Return cells of a table that `make proof` plays, and `make test-full` does not."""
-    return [pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
 
 
 @pytest.fixture
@@ -56,140 +41,8 @@ def database() -> str:
     return "sqlite"
 
 
-def call(kind: str, order_id: str, **more: Any) -> dict[str, Any]:
-    """Return a step that makes a kind's effect for an order, whose id it has."""
-    tool, _ = KINDS[kind]
-    if kind == "key":
-        made = mail_step(order_id, "notice")
-    elif kind == "nothing":
-        made = refund_step(order_id)
-    else:
-        lines = [{"sku": "sku-1", "quantity": 1}]
-        made = {"params": {"order_id": order_id, "lines": lines}}
-    return {**made, "tool": tool, "id": order_id, **more}
-
-
-@dataclass
-class Cell:
-    """One cell of an experiment: its runs, which work on orders of their own."""
-
-    stage: Stage
-    shop: UnsteadyShop
-    name: str
-    experiment: str
-    kind: str
-    endpoint: str
-    """Where the shop counts its effects."""
-    runs: list[Run] = field(default_factory=list)
-    orders: list[str] = field(default_factory=list)
-    results: list[RunResult | None] = field(default_factory=list)
-    """``None``: the run was blocked."""
-    kills: int = 0
-
-    async def start(self, *steps: dict[str, Any]) -> Run:
-        self.runs.append(run := await self.stage.start(plan(*steps)))
-        return run
-
-    async def end(self) -> None:
-        """Wait for the ends of its runs."""
-
-        async def end(run: Run) -> RunResult | None:
-            with suppress(TimeoutError):
-                return await run.result(ENDED_S)
-            return None
-
-        self.results = list(await asyncio.gather(*map(end, self.runs)))
-
-    def state(self) -> set[str]:
-        return {"blocked" if one is None else one.state.value for one in self.results}
-
-    def judge(self, show: Show, **more: Any) -> dict[str, Any]:
-        """Return its figures, and show them."""
-        applied = self.shop.applied(self.endpoint)
-        counts = [applied[order] for order in self.orders]
-        asked = [row for run in self.runs for row in self.stage.intervention_rows(run)]
-        row = {
-            "test": self.experiment,
-            "cell": self.name,
-            "settled by": self.kind,
-            "runs": len(self.runs),
-            "calls": len(self.orders),
-            "kills": self.kills,
-            "doubled": sum(n - 1 for n in counts if n > 1),
-            "lost": counts.count(0),
-            "wrong": 0,
-            "listed": 0,
-            "in doubt": len({(one["run_id"], one["step_id"]) for one in asked}),
-            "blocked": self.results.count(None),
-            **more,
-        }
-        show(**row)
-        return row
-
-
-#: What is promised of each cell; a doubt needs a human only if nothing else can settle it.
-KEPT: Final = {"doubled": 0, "lost": 0, "wrong": 0, "blocked": 0}
-
-
-def assert_kept(row: dict[str, Any], **more: int) -> None:
-    doubt = {} if row["settled by"] == "nothing" else {"in doubt": 0}
-    assert row | KEPT | doubt | more == row, row
-
-
-@contextmanager
-def shop_of(stage: Stage, of: str = "request", **disturbed: Any) -> Iterator[UnsteadyShop]:
-    """Yield a shop of its own; ``disturbed`` has (p, faults) by endpoint.
-
-    Only mails honour keys, and nobody can ask about refunds: what is repeated blindly counts twice.
-    """
-    told = {name: {"p": p, "faults": faults, "of": of} for name, (p, faults) in disturbed.items()}
-    with UnsteadyShop(stage.folder / "unsteady.sqlite", SEED, told) as shop:
-        shop.fault("restocks", ignore_keys=True)
-        shop.fault("refunds", ignore_keys=True)
-        yield shop
-
-
-@asynccontextmanager
-async def people(runs: list[Run], stage: Stage, told: Callable[[str], str]) -> AsyncIterator[None]:
-    """Answer what only people can settle, by its step, while the block runs."""
-    over = asyncio.Event()
-
-    async def answer() -> None:
-        while not over.is_set():
-            for run in runs:
-                for row in stage.intervention_rows(run):
-                    if row["state"] == "open":  # also: it was too early to say, so once more
-                        said = {"outcome": told(row["step_id"]), "evidence": "the shop's books"}
-                        about = {"intervention_id": row["intervention_id"], "actor": "oscar"}
-                        await run.handle.signal("resolve", Resolution(**about, **said))
-            await asyncio.sleep(1)
-
-    answering = asyncio.create_task(answer())
-    yield
-    over.set()
-    await answering
-
-
-@asynccontextmanager
-async def dying_workers(
-    stage: Stage, kills: int, draw: random.Random, **settings: str
-) -> AsyncIterator[None]:
-    """Work while the block runs; so many workers are killed at instants that are drawn."""
-    over = asyncio.Event()
-
-    async def work() -> None:
-        for number in range(kills + 1):
-            with stage.worker(**TOOLS | settings) as worker:
-                await asyncio.to_thread(worker.wait_ready)
-                if number == kills:
-                    await over.wait()
-                await asyncio.sleep(draw.uniform(0.5, 2.5))
-                worker.kill()
-
-    working = asyncio.create_task(work())
-    yield
-    over.set()
-    await working
+def judge(cell: Cell, show: Show, **more: Any) -> dict[str, Any]:
+    return cell.judge(show, **{"wrong": 0, "listed": 0} | more)
 
 
 DISTURBED: Final = [{"fail": fail} for fail in ("before", "after", "drop_before", "drop_after")]
@@ -202,7 +55,7 @@ async def test_faults_double_and_lose_nothing(stage: Stage, show: Show, p: float
     with shop_of(stage, **dict.fromkeys(endpoints, (p, DISTURBED))) as shop:
         stage = replace(stage, shop=shop)
         cells = [
-            Cell(stage, shop, f"p = {p}", "E3.5", kind, at, kills=kills)
+            Cell(stage, shop, {"test": "E3.5", "cell": f"p = {p}"}, kind, (at,), kills=kills)
             for kind, (_, at) in KINDS.items()
         ]
         for cell in cells:
@@ -216,12 +69,8 @@ async def test_faults_double_and_lose_nothing(stage: Stage, show: Show, p: float
         ):
             await asyncio.gather(*(cell.end() for cell in cells))
         for cell in cells:
-            assert_kept(cell.judge(show))
+            assert_kept(judge(cell, show))
             assert cell.state() == {"completed"}
-
-
-def happened(shop: UnsteadyShop, endpoint: str, order: str) -> str:
-    return "happened" if shop.applied(endpoint)[order] else "not_happened"
 
 
 POINTS: Final = {
@@ -238,7 +87,7 @@ async def test_kills_at_each_point_block_nothing(stage: Stage, show: Show, point
 
     async def kill(cell: Cell) -> None:
         own, tool = cell.stage, KINDS[cell.kind][0]
-        async with people(cell.runs, own, lambda order: happened(shop, cell.endpoint, order)):
+        async with people(cell.runs, own, lambda order: happened(shop, cell.endpoints[0], order)):
             for _ in range(5 * TIMES):
                 cell.orders.append(order := shop.new_order())
                 with own.worker(crash_at=f"{tool}:{POINTS[point]}@{order}", **TOOLS) as doomed:
@@ -250,14 +99,14 @@ async def test_kills_at_each_point_block_nothing(stage: Stage, show: Show, point
                 await cell.end()
 
     with shop_of(stage) as shop:
-        cells = []
+        cells, labels = [], {"test": "E5-B3", "cell": f"{point}: {POINTS[point]}"}
         for kind, (_, at) in KINDS.items():
             queue, folder = f"{stage.task_queue}-{kind}", stage.folder / kind
             own = replace(stage, shop=shop, task_queue=queue, folder=folder)
-            cells.append(Cell(own, shop, f"{point}: {POINTS[point]}", "E5-B3", kind, at))
+            cells.append(Cell(own, shop, labels, kind, (at,)))
         await asyncio.gather(*map(kill, cells))
         for cell in cells:
-            assert_kept(cell.judge(show))
+            assert_kept(judge(cell, show))
             assert cell.state() == {"completed"}
 
 
@@ -302,7 +151,14 @@ async def test_an_irreversible_effect_is_made_only_by_who_goes_on(
     with shop_of(stage) as shop:
         stage = replace(stage, shop=shop)
         cells = [
-            Cell(stage, shop, f"{source}: {how}", "E4", "key", "mails", kills=TIMES)
+            Cell(
+                stage,
+                shop,
+                {"test": "E4", "cell": f"{source}: {how}"},
+                "key",
+                ("mails",),
+                kills=TIMES,
+            )
             for how in ("goes on", "aborted")
         ]
         async with dying_workers(stage, TIMES, random.Random(f"{SEED} {source}")):
@@ -321,8 +177,8 @@ async def test_an_irreversible_effect_is_made_only_by_who_goes_on(
                 "SELECT count(*) FROM effects WHERE endpoint = 'mails'"
                 " AND json_extract(body, '$.body') = 'no'"
             ).fetchone()[0]
-        assert_kept(cells[0].judge(show))
-        assert_kept(cells[1].judge(show, lost=0, wrong=leaked))
+        assert_kept(judge(cells[0], show))
+        assert_kept(judge(cells[1], show, lost=0, wrong=leaked))
         assert cells[0].state() == {"completed"}
         assert cells[1].state() == {"cancelled" if source == "stale read" else "failed"}
 
@@ -343,7 +199,9 @@ async def test_a_failing_undo_is_reported_as_it_is(
     of, faults = UNDOING[mode]
     with shop_of(stage, of, refund_cancellations=(p, faults)) as shop:
         stage = replace(stage, shop=shop)
-        cell = Cell(stage, shop, f"{mode}, p = {p}", "E7", "lookup", "refunds", kills=1)
+        cell = Cell(
+            stage, shop, {"test": "E7", "cell": f"{mode}, p = {p}"}, "lookup", ("refunds",), kills=1
+        )
         for _ in range(10 * TIMES):
             cell.orders.append(order := shop.new_order())
             booked = call("lookup", order, id="book")
@@ -359,7 +217,8 @@ async def test_a_failing_undo_is_reported_as_it_is(
                 assert [one.tool for one in result.uncompensated] == ["pay.right"]
                 listed.add(order)
         undone = shop.applied("refund_cancellations")
-        row = cell.judge(
+        row = judge(
+            cell,
             show,
             **{"doubled": sum(n - 1 for n in undone.values()), "listed": len(listed)},
             wrong=len(stands ^ listed) + len(shop.standing("restocks")),
@@ -396,7 +255,9 @@ async def test_a_wrong_declaration_fails_closed_or_is_believed(
         for tool, (said, comes) in DECLARED.items():
             if (comes == "closed") is not (fails == "closed"):
                 continue
-            cells[tool] = cell = Cell(stage, shop, said, "E10", "lookup", "refunds")
+            cells[tool] = cell = Cell(
+                stage, shop, {"test": "E10", "cell": said}, "lookup", ("refunds",)
+            )
             undone = [FAILS] if "undo" in tool else []
             for at in range(number):
                 cell.orders.append(order := shop.new_order())
@@ -414,7 +275,7 @@ async def test_a_wrong_declaration_fails_closed_or_is_believed(
             wrong = len(stands) - left if "undo" in tool else 0
             made = sum(shop.applied("refunds")[one] > 0 for one in cell.orders)
             lost = max(min(completed, number) - made, 0)
-            row = cell.judge(show, listed=left, wrong=wrong, lost=lost)
+            row = judge(cell, show, listed=left, wrong=wrong, lost=lost)
             assert_kept(row, **({} if comes == "closed" else {comes: number}))
             if tool == "pay.broad":
                 assert completed == 1 and len(stands) == 1

@@ -23,6 +23,7 @@ IDS: Final = {
     "AGT ADR-0030": {str(n + 1) for n in range(11)},
     "AgentAck": {f"ACK00{n + 1}" for n in range(9)},
     "Atomix": {"E3.5", "E4", "E5-B3", "E7", "E10-closed", "E10-open"},
+    "agent-framework #3938": {"Killed in flight"},
     "ACRFence": {"Action Replay", "Authority Resurrection", "Keys of words"},
     "Temporal Actions": {"write", "approved write", "turn"},
     "Linearisability": {"claims", "leases", "approvals", "halts", "undos"},
