@@ -353,14 +353,15 @@ def run(arguments: Sequence[str]) -> int:
         return int(code or 0) if arguments else ExitCode.WRONG_USE
     except typer.TyperException as error:
         text = error.format_message().replace("Value error, ", "")
+        if text.startswith("Missing "):
+            text += f" {getattr(getattr(error, 'param', None), 'help', '')}"
         return _print_mistake(arguments, f"{text} (`--help` shows how)", ExitCode.WRONG_USE)
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
     except OSError as error:
         # With --json, too, without a document: the output is what fails.
-        _make_printer(arguments).warn(
-            f"{error.strerror or error} ({error.filename or 'writing the output'})"
-        )
+        what = error.filename or "writing the output"
+        _make_printer(arguments).warn(f"{error.strerror or error} ({what})")
         return ExitCode.OUTPUT_LOST
     except (Exception, SystemExit) as error:
         # So Rich and Typer leave when the reader of the output has gone.

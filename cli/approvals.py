@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import difflib
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -45,7 +44,6 @@ from surehand.workflows.contracts.approvals import (
 from surehand.workflows.contracts.base import ENDED, RunState, Waiting, WaitKind, as_artifact
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.identity import approval_id as approval_id_of
-from surehand.workflows.identity import short_hash
 from surehand.workflows.plan.policy import Escalate
 
 if TYPE_CHECKING:
@@ -226,7 +224,7 @@ def approval_lines(
     if one.resources:
         yield f"  resources  {', '.join(one.resources)}"
     yield from _params_lines(settings, one)
-    yield f"  hash       {one.params_hash} (short: {short_hash(one.params_hash)})"
+    yield f"  hash       {one.params_hash}"
     yield f"  undo       {one.undo}"
     yield f"  asked by   {one.askers}"
     if one.editors:
@@ -280,14 +278,12 @@ def _expiry_text(one: ShownApproval, now: datetime) -> str:
     return f"{when} ({shown_time(one.expires_at)}){then if one.open else ''}"
 
 
-_HASH: Final = re.compile("sha256:[0-9a-f]{64}")
-
 Approval = Annotated[
     str, typer.Argument(metavar="APPROVAL_ID", help="As `pending` shows it: RUN/STEP/NUMBER.")
 ]
 Hash = Annotated[
     str,
-    typer.Option("--params-hash", help="The hash of the params you have seen, as shown with them."),
+    typer.Option("--params-hash", help="The hash of the params you saw, as `show RUN` shows it."),
 ]
 
 
@@ -422,8 +418,6 @@ async def sign(
         raise WrongUse("--outcome: approve or reject; `edit` signs what it sends")
     if caller.settings.key is None:
         raise WrongUse("sign with which key? Name it with --key or SUREHAND_KEY")
-    if not _HASH.fullmatch(params_hash):
-        raise WrongUse(f"--params-hash {params_hash!r}: sha256: and 64 hex digits, as shown")
     seen = SeenRequest(approval, params_hash)
     _, decision = compose_decision(caller.settings, seen, outcome, reason=reason)
     print(decision.model_dump_json(exclude_defaults=True))

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 #: Child runs have their step's name behind their parent's.
 _FOUND: Final = re.compile(r"[A-Za-z0-9_.:-]{1,120}(~[A-Za-z0-9_-]{1,64}(\[[0-9]+\])?(\.[0-9]+)?)*")
+#: In full: of a part of it, somebody could make another one that begins so.
+_HASH: Final = re.compile("sha256:[0-9a-f]{64}")
 #: Characters; a run's id, a step's and a number have fewer together.
 LONGEST_APPROVAL_ID: Final = 400
 _ALLOWED: Final = "a run's name has 1 to 120 letters, digits, '_', '.', ':' and '-'"
@@ -313,6 +315,9 @@ def compose_decision(
         reason=reason,
         params=params,
     )
+    if not _HASH.fullmatch(decision.params_hash):
+        shows = f"sha256: and 64 hex digits, as `{settings.command('show', run_id)}` shows it"
+        raise WrongUse(f"{decision.params_hash!r} is no hash of params: {shows}")
     return run_id, _sign_decision(settings, run_id, decision)
 
 

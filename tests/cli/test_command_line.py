@@ -47,6 +47,8 @@ LEAVES = [
     *([group, verb] for group, (verbs, _) in GROUPS.items() for verb in verbs),
 ]
 
+#: Of params that nobody has.
+HASH = f"sha256:{'0' * 64}"
 #: Verbs that need a server, with valid arguments.
 REMOTE = [
     ["start", REFUND],
@@ -55,8 +57,8 @@ REMOTE = [
     ["checkpoint", "r"],
     ["cancel", "r"],
     ["pending"],
-    ["approve", "r/s/1", "--params-hash", "sha256:0"],
-    ["reject", "r/s/1", "--params-hash", "sha256:0"],
+    ["approve", "r/s/1", "--params-hash", HASH],
+    ["reject", "r/s/1", "--params-hash", HASH],
     ["resolve", "i", "happened", "--run", "r"],
     ["amend", "r", REFUND],
     ["unwind", "r"],
@@ -204,7 +206,8 @@ def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) ->
         (["show", "r\udcff"], "not UTF-8"),
         (["resolve", "i", "happened", "--run", "r", "--receipt", "{"], "JSON, such as '{"),
         (["resolve", "i", "happened", "--run", "r", "--receipt", "{bad"], "line 1, column 2"),
-        (["approve", "r/s/1"], "Missing option '--params-hash'"),
+        (["approve", "r/s/1"], "Missing option '--params-hash'. The hash of the params you saw"),
+        (["approve", "r/s/1", "--params-hash", HASH[:-1]], "starter.py show r` shows it"),
         (["approve", "r", "--params-hash", "x"], "RUN/STEP/NUMBER"),
         (["sign", "r/s/1", "--params-hash", "x", "--key", "k"], "sha256: and 64 hex digits"),
         (["cancel", "r", "--mode", "sideways"], "'compensate', 'keep', 'cleanup'"),

@@ -107,7 +107,7 @@ def test_starting_and_steering_runs_imports_nothing_of_the_other_room() -> None:
         ["list"],
         ["show", "r"],
         ["pending"],
-        ["approve", "r/s/1", "--params-hash", "x"],
+        ["approve", "r/s/1", "--params-hash", f"sha256:{'0' * 64}"],
         ["cancel", "r"],
         ["resolve", "i", "happened", "--run", "r"],
     )

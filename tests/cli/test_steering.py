@@ -24,6 +24,7 @@ from surehand.workflows.plan.policy import Escalate, Requirement
 from tests.cli.starter import Run, Verbs
 
 NewRun = Callable[..., Run]
+NO_PARAMS = f"sha256:{'0' * 64}"
 
 
 def test_every_reading_verb_prints_one_document_of_its_shape(verbs: Verbs, new_run: NewRun) -> None:
@@ -80,7 +81,7 @@ def test_a_decision_for_other_params_is_refused_and_says_why(verbs: Verbs, new_r
     run = new_run()
     decision = verbs.asked(run.name)
 
-    wrong = ("approve", decision[0], "--params-hash", "sha256:0")
+    wrong = ("approve", decision[0], "--params-hash", NO_PARAMS)
     refused, told = verbs(*wrong), verbs(*wrong, "--json")
 
     assert (refused.code, told.code) == (2, 2)
@@ -92,7 +93,7 @@ def test_a_decision_for_other_params_is_refused_and_says_why(verbs: Verbs, new_r
 def test_an_early_decision_is_shown_with_what_it_waits_for(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
     early = f"{run.name}/refund/2"
-    sent = verbs("approve", early, "--params-hash", "sha256:0", "--as", "bob")
+    sent = verbs("approve", early, "--params-hash", NO_PARAMS, "--as", "bob")
     assert (sent.code, "before its request" in sent.out) == (0, True)
     waits = "step refund to ask, which is waiting_approval"
 
@@ -112,7 +113,7 @@ def test_a_decision_on_an_impossible_number_is_refused(verbs: Verbs, new_run: Ne
     run = new_run()
 
     for number in ("3", "7"):
-        typo = verbs("approve", f"{run.name}/refund/{number}", "--params-hash", "sha256:0")
+        typo = verbs("approve", f"{run.name}/refund/{number}", "--params-hash", NO_PARAMS)
         assert typo.code == 2
         assert "unknown_approval" in typo.line()
 
