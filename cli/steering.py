@@ -169,12 +169,12 @@ async def answer(
 def given(answers: list[str], asked: set[str]) -> dict[str, Any]:
     """Return answers as a run takes them; ``asked``: the ids of the questions that wait."""
     named: dict[str, Any] = {}
+    steps = {one.rpartition(".")[0] for one in asked}
     for text in answers:
         id_, equals, value = text.partition("=")
         if not equals or id_ not in asked:
-            if len(answers) == 1 and not (equals and _QUESTION.fullmatch(id_)):
-                only = value_of(text)
-                return {} if only is None else {"answer": only}
+            if len(answers) == 1 and not (equals and (id_ in steps or _QUESTION.fullmatch(id_))):
+                return {"answer": value_of(text)}
             listed = ", ".join(sorted(asked)) or "none"
             raise WrongUse(f"{text!r} does not begin with the id of a question: waiting: {listed}")
         if id_ in named:
@@ -274,11 +274,8 @@ async def amend(
     if not lines:
         raise WrongUse(f"{plan}: this is the plan that the run has")
     caller.printer.lines(lines)
-    if (
-        caller.attended
-        and not yes
-        and not typer.confirm(f"Go on with this plan in run {found.run_id}?")
-    ):
+    asks = caller.attended and not yes
+    if asks and not typer.confirm(f"Go on with this plan in run {found.run_id}?"):
         caller.printer.say("Nothing was sent")
         return ExitCode.DONE
     sent = await found.amend(document, based_on=view.plan_version, drops=drops or (), reason=reason)
@@ -290,10 +287,8 @@ def _compare_plans(old: Plan, new: Plan) -> Iterator[str]:
     was, will_be = (
         {step["id"]: step for step in plan.pop("steps", [])} for plan in (before, after)
     )
-    parts: list[tuple[str, dict[str, Any] | None, dict[str, Any] | None]]
-    parts = [("The plan", before, after)]
-    parts += [(f"Step {id_}", was.get(id_), will_be.get(id_)) for id_ in {**was, **will_be}]
-    for name, one, other in parts:
+    steps = [(f"Step {id_}", was.get(id_), will_be.get(id_)) for id_ in {**was, **will_be}]
+    for name, one, other in [("The plan", before, after), *steps]:
         what = " is left out" if other is None else " is new" if one is None else ""
         lines = diff(one or {}, other or {})
         if lines:
@@ -380,10 +375,8 @@ async def _has_ended(caller: Caller, connection: Connection, run_id: str) -> boo
 
 async def _settle_in_ledger(caller: Caller, run_id: str, resolution: Resolution) -> str:
     if not caller.has_ledger:
-        raise WrongUse(
-            f"run {run_id} has ended: its interventions are settled in the ledger; set"
-            " SUREHAND_DATABASE_URL and try again"
-        )
+        needs = "its interventions are settled in the ledger: set SUREHAND_DATABASE_URL"
+        raise WrongUse(f"run {run_id} has ended: {needs} and try again")
     async with ledger_of(read_settings()) as ledger:
         from surehand.activities.ledger.effects.reconcile import settle_intervention
 

@@ -229,7 +229,9 @@ def test_an_answer_fits_one_question(typed: list[str], sent: dict[str, object]) 
     assert given(typed, ASKED) == sent
 
 
-@pytest.mark.parametrize("typed", ["whi.1=yes", "why.2=yes", "pay/whi.1=yes", "ship[0].1=yes"])
+@pytest.mark.parametrize(
+    "typed", ["whi.1=yes", "why.2=yes", "pay/whi.1=yes", "ship[0].1=y", "why=y"]
+)
 def test_an_id_of_no_question_is_no_value_of_another_one(typed: str) -> None:
     with pytest.raises(WrongUse, match="does not begin with the id of a question"):
         given([typed], ASKED)
