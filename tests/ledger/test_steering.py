@@ -374,6 +374,31 @@ class TestWhatAParentHandsOn:
         assert (judge(scene, self.handed_on(scene, taken, message))).code == code
 
 
+@pytest.mark.parametrize(
+    ("schema", "value", "code"),
+    [
+        ({}, "", "bad_answer"),
+        ({}, None, "bad_answer"),
+        ({"type": "string"}, " \n", "bad_answer"),
+        ({}, False, "accepted"),
+        ({"type": "string", "minLength": 0}, "", "accepted"),
+        ({"enum": ["", "none"]}, "", "accepted"),
+        ({"type": ["string", "null"]}, None, "accepted"),
+    ],
+)
+def test_an_empty_answer_counts_only_if_the_questions_schema_names_it(
+    scene: Scene, schema: dict[str, Any], value: Any, code: str
+) -> None:
+    asked = {"interrupt_id": "why.1", "step_id": "why", "kind": "ask", "question": "Why?"}
+    given = [{"interrupt": {**asked, "answer_schema": schema}, "value": value}]
+    message = AnswerInterrupts(actor=OWNER, answers={"why.1": value})
+
+    judged = judge(scene, sent(scene, message, Verb.ANSWER, answers=given))
+
+    assert judged.code == code
+    assert (judged.message == "why.1: the answer is empty") is (code == "bad_answer")
+
+
 def test_a_proof_that_was_seen_is_for_what_it_was_sent_with(scene: Scene) -> None:
     token, issued = TestResumeTokens.made(scene)
     asked = TestResumeTokens.resume(scene, token, issued)

@@ -195,7 +195,7 @@ class Interrupt(Message):
     kind: InterruptKind
     question: str
     answer_schema: dict[str, JsonValue] = {}
-    """JSON Schema (2020-12) of the answer; empty takes anything."""
+    """JSON Schema (2020-12) of the answer; empty takes all but an empty answer."""
     value: JsonValue = None
     """What it is about: of ``before`` the params, of ``after`` the output."""
     secret: bool = False

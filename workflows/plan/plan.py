@@ -103,7 +103,7 @@ class Ask(WrittenByPeople):
     question: str = Field(min_length=1, max_length=2000)
     """May refer to earlier outputs."""
     answer: dict[str, JsonValue] = {}
-    """JSON Schema (2020-12) of the answer; empty accepts anything."""
+    """JSON Schema (2020-12) of the answer; empty accepts all but an empty answer."""
     by: Literal["anyone", "people"] = "anyone"
     """``people``: no assistant may answer it (``mcp serve``)."""
     expires_in: Time | None = None

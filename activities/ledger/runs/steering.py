@@ -208,13 +208,19 @@ def _require_fit(asked: Steer) -> None:
     if asked.verb is not Verb.AMEND and len(json.dumps(asked.content)) > largest:
         raise _Refused(SteeringCode.BAD_ANSWER, f"it is too large for a {asked.verb}")
     for given in asked.answers:
-        if len(json.dumps(given.value)) > LARGEST_ANSWER:
-            reason = f"{given.interrupt.interrupt_id}: at most {LARGEST_ANSWER} characters of JSON"
-            raise _Refused(SteeringCode.BAD_ANSWER, reason)
-        wrong = problems(given.interrupt.answer_schema, given.value)
+        wrong = _find_wrong(given.value, given.interrupt.answer_schema)
         if wrong:
-            reason = f"{given.interrupt.interrupt_id}: {'; '.join(wrong)}"
-            raise _Refused(SteeringCode.BAD_ANSWER, reason)
+            raise _Refused(SteeringCode.BAD_ANSWER, f"{given.interrupt.interrupt_id}: {wrong}")
+
+
+def _find_wrong(value: JsonValue, schema: dict[str, JsonValue]) -> str:
+    """Return what is wrong with an answer; an empty one counts only if its schema names it."""
+    if len(json.dumps(value)) > LARGEST_ANSWER:
+        return f"at most {LARGEST_ANSWER} characters of JSON"
+    blank = not value.strip() if isinstance(value, str) else value is None and not schema
+    if blank and schema.keys().isdisjoint({"minLength", "enum", "const"}):
+        return "the answer is empty"
+    return "; ".join(problems(schema, value))
 
 
 def _digest_content(content: dict[str, Any]) -> str:
