@@ -1,14 +1,11 @@
 """What a run has on record, as a trace that AgentAck judges: a checker that others wrote.
 
-AgentAck comes from the package index when the test runs, into an environment of its own.
+AgentAck comes from the package index when the test runs.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import venv
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,8 +18,8 @@ from surehand.activities.ledger.core.tables import approvals, effects
 from surehand.activities.ledger.effects.run_tree import bar_tree
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.policy import Requirement
-from tests.conftest import missing
 from tests.ledger.scene import RUN, WINDOW, Scene
+from tests.proof.packages import Package
 
 pytestmark = pytest.mark.slow
 
@@ -45,27 +42,16 @@ DECIDED: Final = {
 
 
 @pytest.fixture(scope="session")
-def agentack(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("agentack")
-    (folder / "requirements.txt").write_text(PACKAGE)
-    venv.create(folder / "environment", symlinks=True)
-    python = folder / "environment" / "bin" / "python"
-    install = ["install", "--quiet", "--no-deps", "--require-hashes", "-r", "requirements.txt"]
-    pip = [sys.executable, "-m", "pip", "--python", str(python), *install]
-    ended = subprocess.run(pip, cwd=folder, capture_output=True, text=True, timeout=120)
-    if ended.returncode:
-        missing(f"no package index has agentack: {ended.stderr[-300:]}")
-    return python.with_name("agentack")
+def agentack(tmp_path_factory: pytest.TempPathFactory) -> Package:
+    return Package.install(tmp_path_factory.mktemp("agentack"), PACKAGE)
 
 
-def judge(agentack: Path, tmp_path: Path, trace: Trace) -> tuple[str, set[str]]:
+def judge(agentack: Package, tmp_path: Path, trace: Trace) -> tuple[str, set[str]]:
     """Return AgentAck's verdict and the rules that it says are broken."""
     (tmp_path / "policy.toml").write_text(POLICY)
     (tmp_path / "trace.jsonl").write_text("".join(json.dumps(one) + "\n" for one in trace))
-    command = [str(agentack), "check", "trace.jsonl", "--policy", "policy.toml"]
-    ended = subprocess.run(
-        [*command, "--json", "report.json"], cwd=tmp_path, capture_output=True, text=True
-    )
+    command = ["agentack", "check", "trace.jsonl", "--policy", "policy.toml"]
+    ended = agentack.run("-m", *command, "--json", "report.json", at=tmp_path)
     assert ended.returncode in (0, 1, 3), ended.stderr
     result = json.loads((tmp_path / "report.json").read_text())["result"]
     return result["status"], set(result["rule_counts"])
@@ -194,14 +180,14 @@ BROKEN: Final[dict[str, Callable[[Trace], Any]]] = {
 }
 
 
-def test_the_trace_of_a_run_passes(scene: Scene, agentack: Path, tmp_path: Path) -> None:
+def test_the_trace_of_a_run_passes(scene: Scene, agentack: Package, tmp_path: Path) -> None:
     play(scene)
     trace = export(scene)
     assert judge(agentack, tmp_path, trace) == ("PASS", set())
     assert [one["type"] for one in trace].count("action_executed") == 2
 
 
-def test_nine_broken_traces_are_refused(scene: Scene, agentack: Path, tmp_path: Path) -> None:
+def test_nine_broken_traces_are_refused(scene: Scene, agentack: Package, tmp_path: Path) -> None:
     play(scene)
     for rule, change in BROKEN.items():
         trace = export(scene)

@@ -25,6 +25,18 @@ IDS: Final = {
     "Atomix": {"E3.5", "E4", "E5-B3", "E7", "E10-closed", "E10-open"},
     "agent-framework #3938": {"Killed in flight"},
     "call4agents": {"300 orders"},
+    "EMILIA": {
+        *(
+            "texts",
+            "numbers",
+            "names",
+            "unsafe numbers",
+            "malformed text",
+            "fractions",
+            "NUL",
+            "depth",
+        )
+    },
     "ACRFence": {"Action Replay", "Authority Resurrection", "Keys of words"},
     "Temporal Actions": {"write", "approved write", "turn"},
     "Linearisability": {"claims", "leases", "approvals", "halts", "undos"},
