@@ -31,7 +31,7 @@ MOST_DIGITS: Final = 60
 #: What an expression can name of the run: whether it has read content from outside.
 FOREIGN: Final = "foreign"
 _LONGEST_REASON: Final = 300
-_LARGEST: Final = 10**MOST_DIGITS
+_LARGEST_NUMBER: Final = 10**MOST_DIGITS
 #: Our own: a tool may have changed its thread's. What would have to be rounded is refused.
 _EXACT: Final = decimal.Context(
     prec=MOST_DIGITS,
@@ -51,7 +51,7 @@ def _of_numbers(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _bounded(number: Any) -> Any:
-    if isinstance(number, int) and abs(number) >= _LARGEST:
+    if isinstance(number, int) and abs(number) >= _LARGEST_NUMBER:
         raise ValueError(f"a number has more than {MOST_DIGITS} digits")
     return number
 
@@ -156,7 +156,7 @@ def _parsed(expression: str) -> ast.Expression:
 def _check_constant(expression: str, value: object) -> None:
     if not isinstance(value, str | int | float | None):
         raise RuleBroken(f"rule {expression!r}: knows no {type(value).__name__}")
-    too_long = isinstance(value, int) and abs(value) >= _LARGEST
+    too_long = isinstance(value, int) and abs(value) >= _LARGEST_NUMBER
     if too_long or (isinstance(value, float) and not math.isfinite(value)):
         raise RuleBroken(f"rule {expression!r}: a number has more than {MOST_DIGITS} digits")
 

@@ -34,7 +34,7 @@ from surehand.client.messages import public_jwk, read_key, sign
 from surehand.process.exits import ExitCode, NotReachable, OutputLost, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.verify import (
-    LARGEST,
+    LARGEST_RECEIPT_FILE,
     Break,
     canonical,
     check_jwk,
@@ -68,8 +68,8 @@ def sign_receipt(settings: ClientSettings, receipt: Mapping[str, Any]) -> str:
     signed = {**body, "signature": sign(key, claims)}
     text = canonical(signed) + "\n"
     problems = [str(one) for one in find_problems(signed)]
-    if len(text.encode()) > LARGEST:
-        problems.append(f"it would be larger than {LARGEST} bytes")
+    if len(text.encode()) > LARGEST_RECEIPT_FILE:
+        problems.append(f"it would be larger than {LARGEST_RECEIPT_FILE} bytes")
     if problems:
         raise SurehandError(
             f"not signed, and not written: {problems[0]}"

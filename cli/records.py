@@ -305,7 +305,7 @@ async def artifacts(
 
 
 #: A checkpoint holds references, not values: one that is larger than this is a mistake.
-LARGEST: Final = 10 * 1024 * 1024  # bytes
+LARGEST_CHECKPOINT: Final = 10 * 1024 * 1024  # bytes
 #: How long a statement may take that saves one, and the artifact store before the ledger keeps it.
 _SAVED_WITHIN: Final = timedelta(seconds=2)
 
@@ -398,8 +398,10 @@ async def _save_document(caller: Caller, run_id: str, name: str, document: dict[
     lasts = parse_kept(settings.retention)
     document = {**document, "ttl": TypeAdapter(timedelta | None).dump_python(lasts, mode="json")}
     size = len(canonical_json(document))
-    if size > LARGEST:
-        raise WrongUse(f"the checkpoint of run {run_id} has {size} bytes, {LARGEST} at most")
+    if size > LARGEST_CHECKPOINT:
+        raise WrongUse(
+            f"the checkpoint of run {run_id}: {size} bytes, {LARGEST_CHECKPOINT} at most"
+        )
     # It must not hold up the run's own work for longer.
     async with _open_checkpoints(_SAVED_WITHIN) as ledger:
         store = open_artifacts(settings, ledger)

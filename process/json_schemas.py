@@ -38,7 +38,7 @@ _RE2: Final = re2.Options()
 _RE2.max_mem = 1024 * 1024
 _RE2.log_errors = False
 #: Characters of a schema, as JSON: whether it is one takes the processor time for each part of it.
-LARGEST: Final = 64 * 1024
+LARGEST_SCHEMA: Final = 64 * 1024
 #: The same of one that is looked at in a few milliseconds.
 _SHORT: Final = 1000
 _ends_at: Final[ContextVar[float]] = ContextVar("ends_at")
@@ -50,8 +50,8 @@ class _Unbounded(Exception):
 
 def schema_problem(schema: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a schema, as one clause; ``None``: nothing."""
-    if len(json.dumps(schema, default=str)) > LARGEST:
-        return f"has more than {LARGEST:,} characters of JSON"
+    if len(json.dumps(schema, default=str)) > LARGEST_SCHEMA:
+        return f"has more than {LARGEST_SCHEMA:,} characters of JSON"
     try:
         Draft202012Validator.check_schema(schema, format_checker=_FORMATS)
         # References are only followed when they are met: meet them.

@@ -955,7 +955,7 @@ def shown_time(seconds: int) -> str:
 FORMAT: Final = "surehand-receipt/1"
 RECEIPT_TYP: Final = "surehand-receipt+jws"
 #: Bytes of a receipt at most.
-LARGEST: Final = 128 * 1024 * 1024
+LARGEST_RECEIPT_FILE: Final = 128 * 1024 * 1024
 #: Of the year 9999: what follows is no date.
 _LAST_SECOND: Final = 253_402_300_799
 _TEXT, _NUMBER, _MAYBE = (str,), (int,), (str, NoneType)
@@ -1011,8 +1011,8 @@ CLAIMS: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = {
 
 def parse_receipt(raw: bytes) -> dict[str, Any]:
     """Return a receipt, of which only the form was looked at."""
-    if len(raw) > LARGEST:
-        raise Invalid(f"it is larger than {LARGEST} bytes, which no receipt is")
+    if len(raw) > LARGEST_RECEIPT_FILE:
+        raise Invalid(f"it is larger than {LARGEST_RECEIPT_FILE} bytes, which no receipt is")
     try:
         text = raw.decode("utf-8").removesuffix("\n")
         value = json.loads(text, parse_constant=_refuse_constant)
@@ -1423,7 +1423,7 @@ def judge_file(file: Path, trusted: Collection[str]) -> tuple[int, list[str]]:
     """Return the exit code for a file, and what people are told of it."""
     try:
         with file.open("rb") as read:
-            raw = read.read(LARGEST + 1)
+            raw = read.read(LARGEST_RECEIPT_FILE + 1)
     except OSError as error:
         return WRONG_USE, [f"{file}: {error.strerror or 'cannot be read'}"]
     try:

@@ -178,7 +178,7 @@ class Encryption(Protocol):
 
 #: Bytes of a payload as the server gets it. A run of 4,000 events stays far below the 50 MiB that
 #: the server lets a history have, and what most steps hand on needs no store.
-LARGEST: Final = 64 * 1024
+LARGEST_PAYLOAD: Final = 64 * 1024
 #: The same of what goes between a run and people: a starter may have no store, and each is alone
 #: in its message. The server takes 2 MiB.
 LARGEST_SENT: Final = 1024 * 1024
@@ -419,14 +419,14 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
             mine._place = Place(context.workflow_id, Part.WORKFLOW)
             task = _current_task()
             if task is not None and task.is_of(context.workflow_id):
-                mine._largest = LARGEST
+                mine._largest = LARGEST_PAYLOAD
             elif self._waits:
                 _TASK.set(_Task(context.workflow_id, asyncio.current_task()))
         elif isinstance(context, ActivitySerializationContext):
             mine._run_id = context.workflow_id or ""
             mine._place = Place(context.workflow_id or "", Part.ACTIVITY)
             mine._activity, mine._local = True, context.is_local
-            mine._largest = LARGEST_LOCAL if context.is_local else LARGEST
+            mine._largest = LARGEST_LOCAL if context.is_local else LARGEST_PAYLOAD
         return mine
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:

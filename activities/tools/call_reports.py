@@ -31,7 +31,7 @@ from surehand.workflows.contracts.base import Usage
 from surehand.workflows.plain_text import clean_text
 
 #: Larger ones are recorded by their digest only: a worker holds several outputs in memory.
-LARGEST: Final = 64 * 1024 * 1024  # bytes
+LARGEST_ARTIFACT: Final = 64 * 1024 * 1024  # bytes
 #: Characters that are kept of what is no JSON at all.
 LONGEST_TEXT: Final = 2000
 
@@ -46,7 +46,7 @@ def to_json(output: Any) -> Any:
     except Exception:
         # Whatever is wrong with it, the effect has happened.
         return {"unserialisable": _text_of(output)}
-    if len(text) > LARGEST:
+    if len(text) > LARGEST_ARTIFACT:
         return {"too_large": {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}}
     return clean
 
@@ -318,8 +318,8 @@ class Draft:
         data = part.encode() if isinstance(part, str) else bytes(part)
         async with self._one_at_a_time:
             size = self._size + len(data)
-            if size > LARGEST:
-                raise self._too_large(f"an artifact of {size} bytes: it has {LARGEST} at most")
+            if size > LARGEST_ARTIFACT:
+                raise self._too_large(f"an artifact of {size} bytes: {LARGEST_ARTIFACT} at most")
             if data:
                 await self._append(data)
 

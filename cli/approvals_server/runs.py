@@ -21,6 +21,7 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.history.reads import Shelf, artifact_page, one_artifact
 from surehand.activities.ledger.history.run_display import Doubt
 from surehand.activities.ledger.people.principals import Key, Principal
+from surehand.activities.tools.call_reports import LARGEST_ARTIFACT
 from surehand.cli.approvals_server.approvals import ON_A_PAGE, own_keys
 from surehand.cli.approvals_server.pages import as_text, error, iso, page, utc
 from surehand.client.client import others_of
@@ -72,8 +73,6 @@ _EVENTS: Final = {
     "effect.reconciled": "A way to settle it was chosen",
     "effect.late_receipt": "A receipt came too late: it is among the run's files",
 }
-#: Bytes that are handed out here: each artifact is verified before its first byte is sent.
-LARGEST: Final = 64 * 1024 * 1024
 #: In place of the pages' own policy: nothing loads, nothing runs, and its origin is nobody's.
 ARTIFACT_POLICY: Final = "; ".join(
     (
@@ -306,7 +305,7 @@ async def hand_out(
     row = await ledger.transact(tenant, one_artifact, run_id, wanted) if known else None
     if row is None:
         raise NoSuchRun("This run has no such artifact.")
-    if row["bytes"] > LARGEST:
+    if row["bytes"] > LARGEST_ARTIFACT:  # each is verified before its first byte is sent
         raise WrongUse("It is too large for this page: use `artifacts` in the shell.")
     if open_store is None:
         raise WrongUse("This server has no artifact store.")
@@ -339,7 +338,7 @@ def _describe_artifact(run_id: str, row: Mapping[str, Any]) -> dict[str, Any]:
         "step_id": row["step_id"],
         "type": row["type"],
         "size": f"{row['bytes']:,}",
-        "too_large": row["bytes"] > LARGEST,
+        "too_large": row["bytes"] > LARGEST_ARTIFACT,
         "sealed": row["sealed_for"] is not None,
         "sha256": row["sha256"],
         "at": iso(row["created_ms"]),

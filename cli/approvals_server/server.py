@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from surehand.cli.approvals_server.oidc import OidcSignIn
 
 #: Bytes of a decision or a message, of which a run takes no more characters; and of a sign-in.
-LARGEST_DECISION: Final = deliveries.LARGEST
+LARGEST_DECISION: Final = deliveries.LARGEST_DELIVERY
 LARGEST_OTHER: Final = 4096
 #: Of errors, the status that tells a script what to do; any other one is a mistake of ours.
 _STATUS: Final = (

@@ -283,7 +283,7 @@ async def test_no_part_of_a_page_is_an_artifact(site: Site, dest: str) -> None:
 
 
 async def test_a_too_large_artifact_is_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "LARGEST", 10)
+    monkeypatch.setattr(pages, "LARGEST_ARTIFACT", 10)
     one = await kept(site.scene, b"x" * 11, "text/plain")
     await site.sign_in("ann")
     assert (await site.get(f"/artifact?run={RUN}&id={one}")).status_code == 400

@@ -22,7 +22,7 @@ from surehand.workflows.contracts import approvals
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.names import MODEL_RUN, WORKFLOW
 from surehand.workflows.ports import SEARCH_ATTRIBUTES
-from surehand.workflows.run.deliveries import LARGEST, LARGEST_PLAN, MESSAGES
+from surehand.workflows.run.deliveries import LARGEST_DELIVERY, LARGEST_PLAN, MESSAGES
 from tests.conftest import missing
 from tests.e2e.plans import plan, refund_step
 from tests.e2e.stage import Stage
@@ -70,7 +70,11 @@ def test_the_page_has_the_names_and_limits_of_the_code() -> None:
     names += [name for kind in kinds for name in (kind.typ, kind.__name__, *kind.model_fields)]
     names += [WORKFLOW, MODEL_RUN, DEFAULT_TASK_QUEUE, *(key.name for key in SEARCH_ATTRIBUTES)]
     assert [name for name in names if f"`{name}`" not in page] == []
-    assert f"{LARGEST:,}" in page and f"{LARGEST_PLAN:,}" in page and f"{LONGEST_TOKEN:,}" in page
+    assert (
+        f"{LARGEST_DELIVERY:,}" in page
+        and f"{LARGEST_PLAN:,}" in page
+        and f"{LONGEST_TOKEN:,}" in page
+    )
 
 
 def test_the_package_has_the_schemas_of_the_code() -> None:

@@ -324,11 +324,11 @@ async def test_a_cancelled_part_is_there_whole_or_not(scene: Scene, store: Artif
 async def test_a_write_past_the_largest_size_is_in_doubt_because_it_may_have_happened(
     scene: Scene, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tool_drafts, "LARGEST", 3)
+    monkeypatch.setattr(tool_drafts, "LARGEST_ARTIFACT", 3)
 
     async def too_much(draft: Draft) -> Any:
         await draft.append("four")
 
     asked = await attempt(scene, writer(too_much), artifacts=store)
 
-    assert "an artifact of 4 bytes: it has 3 at most" in asked.question
+    assert "an artifact of 4 bytes: 3 at most" in asked.question

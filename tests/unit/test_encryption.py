@@ -36,7 +36,7 @@ from surehand.workflows.payload_codec import (
     ENCODING_KEY,
     ENCRYPTED,
     KEY_ID,
-    LARGEST,
+    LARGEST_PAYLOAD,
     PART,
     WORKFLOW_ID,
     KeyUnavailable,
@@ -104,7 +104,7 @@ async def test_the_same_is_never_encrypted_to_the_same_on_its_way(convert: Conve
 
 
 async def test_a_large_payload_is_encrypted_and_kept_once(convert: Convert, tmp_path: Path) -> None:
-    large = {"text": MARKER * (LARGEST // len(MARKER) + 1)}
+    large = {"text": MARKER * (LARGEST_PAYLOAD // len(MARKER) + 1)}
     # Two processes, as before and after a worker was killed.
     [one], [two] = [await convert(activity()).encode([large]) for _ in range(2)]
 
@@ -202,7 +202,7 @@ async def test_pasted_plaintext_is_kept_for_its_judges(convert: Convert) -> None
 async def test_plain_content_by_reference_is_refused(convert: Convert, tmp_path: Path) -> None:
     store = Blobs(str(tmp_path / "artifacts"))
     plain = data_converter(lambda: store, waits=True).with_context(activity())
-    [reference] = await plain.encode([{"text": "x" * LARGEST}])
+    [reference] = await plain.encode([{"text": "x" * LARGEST_PAYLOAD}])
 
     with pytest.raises(NotDecrypted, match="in plain"):
         await convert(activity()).decode([reference])

@@ -26,7 +26,13 @@ from surehand.workflows.contracts.steering import (
     accept_replace_reject,
 )
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.run.deliveries import LARGEST, LARGEST_PLAN, Inbox, Malformed, parse
+from surehand.workflows.run.deliveries import (
+    LARGEST_DELIVERY,
+    LARGEST_PLAN,
+    Inbox,
+    Malformed,
+    parse,
+)
 from tests.unit.values import json_values
 
 DECISION = {
@@ -112,7 +118,7 @@ def test_a_reason_for_refusing_is_no_longer_than_somebody_reads() -> None:
 def test_a_decision_that_is_too_large_is_refused_and_not_kept() -> None:
     inbox = Inbox(prefix="run#first.")
 
-    inbox.receive(Verb.DECIDE, {**DECISION, "reason": "x" * LARGEST})
+    inbox.receive(Verb.DECIDE, {**DECISION, "reason": "x" * LARGEST_DELIVERY})
 
     [delivery] = inbox.queue
     assert delivery.decision is None
@@ -122,7 +128,7 @@ def test_a_decision_that_is_too_large_is_refused_and_not_kept() -> None:
 def test_what_is_kept_to_know_a_decision_again_does_not_grow_with_it() -> None:
     inbox = Inbox(prefix="run#first.")
 
-    inbox.receive(Verb.DECIDE, {**DECISION, "reason": "x" * (LARGEST // 2)})
+    inbox.receive(Verb.DECIDE, {**DECISION, "reason": "x" * (LARGEST_DELIVERY // 2)})
 
     assert len(str(inbox.by_content)) < 200
 
@@ -199,7 +205,7 @@ def test_every_message_is_whole_when_its_module_is_loaded() -> None:
     declared = [value for value in vars(ports).values() if isinstance(value, ports.Port)]
     messages = [message for port in declared for message in (port.takes, port.returns)]
 
-    assert [message for message in messages if not message.__pydantic_complete__] == []
+    assert [message for message in messages if not message.__pydantic_fields_complete__] == []
 
 
 def test_what_is_nested_too_deeply_to_be_handed_on_is_refused() -> None:
@@ -374,11 +380,11 @@ def test_a_plan_with_a_number_that_may_be_another_one_by_now_is_refused(plan: An
 
 def test_what_nobody_would_read_is_refused_before_it_is_kept() -> None:
     with pytest.raises(Malformed, match="too large"):
-        parse(AnswerInterrupts, {"actor": "ana", "answer": "x" * LARGEST})
+        parse(AnswerInterrupts, {"actor": "ana", "answer": "x" * LARGEST_DELIVERY})
 
 
 def test_a_plan_may_be_larger_than_other_things_that_are_sent() -> None:
-    plan = [{"tool": "a.b", "params": {"text": "x" * LARGEST}}]
+    plan = [{"tool": "a.b", "params": {"text": "x" * LARGEST_DELIVERY}}]
 
     amend = parse(Amend, {"actor": "ana", "plan": plan, "based_on": 1}, LARGEST_PLAN)
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
 from surehand.activities.mcp.connection import LARGEST_MESSAGE
-from surehand.activities.tools.call_reports import LARGEST, make_json, to_json
+from surehand.activities.tools.call_reports import LARGEST_ARTIFACT, make_json, to_json
 from surehand.client import run as client_run
 from surehand.client.run import Run
 from surehand.workflows import plain_text
@@ -191,11 +191,11 @@ def test_what_is_recorded_is_recorded_the_same_when_it_is_read_back(output: Any)
 
 @pytest.mark.slow
 def test_a_large_output_is_recorded_by_its_digest() -> None:
-    recorded = storable({"text": "x" * LARGEST})
+    recorded = storable({"text": "x" * LARGEST_ARTIFACT})
 
-    assert recorded["too_large"]["bytes"] > LARGEST
+    assert recorded["too_large"]["bytes"] > LARGEST_ARTIFACT
     assert len(recorded["too_large"]["sha256"]) == 64
-    assert storable("x" * (LARGEST - 2)) == "x" * (LARGEST - 2)
+    assert storable("x" * (LARGEST_ARTIFACT - 2)) == "x" * (LARGEST_ARTIFACT - 2)
 
 
 @given(st.text() | st.text(st.characters(categories=["Cs"])))

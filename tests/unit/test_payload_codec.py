@@ -23,9 +23,9 @@ from surehand.process.blobs import Blobs
 from surehand.workflows.contracts.base import as_unreadable
 from surehand.workflows.payload_codec import (
     ENCODING,
-    LARGEST,
     LARGEST_LOCAL,
     LARGEST_MESSAGE,
+    LARGEST_PAYLOAD,
     LARGEST_SENT,
     LEAST,
     Reference,
@@ -34,7 +34,7 @@ from surehand.workflows.payload_codec import (
     payloads_of,
 )
 
-LARGE = {"text": "x" * LARGEST}
+LARGE = {"text": "x" * LARGEST_PAYLOAD}
 
 
 class Counted(Blobs):

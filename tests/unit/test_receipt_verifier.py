@@ -65,7 +65,7 @@ def test_a_receipt_that_a_stranger_has_signed_is_refused_if_a_key_is_named(tmp_p
 def test_a_huge_file_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify, "LARGEST", len(RIGHT))
+    monkeypatch.setattr(verify, "LARGEST_RECEIPT_FILE", len(RIGHT))
     assert judged(RIGHT, tmp_path)[0] == 0
     code, said = judged(RIGHT + b" ", tmp_path)
     assert (code, len(said.splitlines()), "larger than" in said) == (3, 1, True)

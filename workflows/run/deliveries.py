@@ -33,7 +33,7 @@ MOST_REASONS: Final = 20
 LONGEST_REASON: Final = 4000
 #: Characters of JSON of what is looked at at all. The ledger takes less, and says so; what is
 #: larger is kept nowhere but in the history that it came with.
-LARGEST: Final = 256 * 1024
+LARGEST_DELIVERY: Final = 256 * 1024
 #: The same of another plan.
 LARGEST_PLAN: Final = 1024 * 1024
 
@@ -42,7 +42,7 @@ class Malformed(ValueError):
     """A payload is not what it is taken for; the message names what is wrong with it."""
 
 
-def parse(model: type[M], payload: Any, largest: int = LARGEST) -> M:
+def parse(model: type[M], payload: Any, largest: int = LARGEST_DELIVERY) -> M:
     """Return a payload as the message it is meant to be; ``Malformed``: it is none, and why."""
     name = model.__name__.lower()
     unreadable = as_unreadable(payload)
@@ -210,7 +210,7 @@ class Inbox(Record):
         ``Malformed``: it is not what the verb takes, and why. A decision is taken in all the same:
         its verdict says so.
         """
-        largest = LARGEST_PLAN if verb is Verb.AMEND else LARGEST
+        largest = LARGEST_PLAN if verb is Verb.AMEND else LARGEST_DELIVERY
         try:
             message = parse(MESSAGES[verb], payload, largest)
         except Malformed as error:
