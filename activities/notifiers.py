@@ -26,7 +26,6 @@ import binascii
 import hashlib
 import hmac
 import inspect
-import ipaddress
 import json
 import re
 import smtplib
@@ -58,7 +57,14 @@ from surehand.activities.ledger.outbox.notification import (
 )
 from surehand.activities.tools.failures import read_retry_after
 from surehand.activities.worker.settings import Settings
-from surehand.process.settings import PREFIX, NotLoaded, is_named, load_named
+from surehand.process.settings import (
+    PREFIX,
+    NotLoaded,
+    is_loopback,
+    is_named,
+    is_private,
+    load_named,
+)
 from surehand.workflows.identity import DEFAULT_TENANT
 
 log = structlog.get_logger()
@@ -168,16 +174,6 @@ class MailServer:
     user: str = ""
     password: str = field(default="", repr=False)
 
-    @property
-    def loopback(self) -> bool:
-        """Whether it is on this machine, where nobody can listen in between."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
 
 def mail_server(url: str) -> MailServer:
     """Return what a URL names: ``smtp[s]://[user:password@]host[:port]``. Raises ``ValueError``."""
@@ -260,7 +256,7 @@ class Mail:
                 client.ehlo()
                 if client.has_extn("starttls"):
                     client.starttls(context=_trust(server))
-                elif not server.loopback:
+                elif not is_loopback(server.host):
                     raise NotDelivered(f"{server.host} offers no STARTTLS: nothing goes in clear")
             if server.user:
                 client.login(server.user, server.password)
@@ -295,7 +291,7 @@ class _SmtpOverTls(_Smtp, smtplib.SMTP_SSL):
 def _trust(server: MailServer) -> ssl.SSLContext:
     """Return whom TLS believes: the system's authorities; on this machine any certificate."""
     context = ssl.create_default_context()
-    if server.loopback:
+    if is_loopback(server.host):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
@@ -602,7 +598,7 @@ def _slack(settings: Settings) -> Slack:
     token, given = settings.slack_token.get_secret_value(), settings.slack_channels
     _require("slack", {"SLACK_TOKEN": token, "SLACK_CHANNELS": ",".join(given)})
     channels = _read_channels("SLACK_CHANNELS", given, _SLACK_CHANNEL, "C0123456789")
-    return Slack(_read_url("SLACK_URL", settings.slack_url), token, channels)
+    return Slack(_read_private("SLACK_URL", settings.slack_url), token, channels)
 
 
 def _teams(settings: Settings) -> Teams:
@@ -612,8 +608,8 @@ def _teams(settings: Settings) -> Teams:
     _require("teams", {**needed, "TEAMS_CHANNELS": ",".join(given)})
     example = "19:0123abcd@thread.tacv2"
     channels = _read_channels("TEAMS_CHANNELS", given, _TEAMS_CHANNEL, example)
-    to = _read_url("TEAMS_URL", settings.teams_url)
-    return Teams(to, channels, _read_url("TEAMS_TOKEN_URL", url), bot)
+    to = _read_private("TEAMS_URL", settings.teams_url)
+    return Teams(to, channels, _read_private("TEAMS_TOKEN_URL", url), bot)
 
 
 def _read_channels(
@@ -630,6 +626,13 @@ def _read_url(name: str, text: str) -> httpx.URL:
         return url_of(text)
     except ValueError as error:
         raise _wrong(name, str(error)) from error
+
+
+def _read_private(name: str, text: str) -> httpx.URL:
+    """Return where a secret is sent to."""
+    if not is_private(text):
+        raise _wrong(name, "must be https://host/path: http is for this machine")
+    return _read_url(name, text)
 
 
 def _own(name: str) -> Notifier:

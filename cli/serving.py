@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 import signal
 import socket
@@ -26,14 +25,6 @@ def parse_address(option: str, text: str) -> tuple[str, int]:
     if match is None or int(match["port"]) > 65535:
         raise WrongUse(f"{option} {text}: it looks like 127.0.0.1:8000, or [::1]:8000")
     return match["six"] or match["host"], int(match["port"])
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a host."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 async def serve_app(app_at: Callable[[str], Any], option: str, address: tuple[str, int]) -> None:

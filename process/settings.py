@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import getpass
 import importlib
+import ipaddress
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict
@@ -61,6 +63,26 @@ def load_extra(module: str, extra: str, need: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise NotLoaded(f"{need}: {error}: pip install 'surehand[{extra}]'") from error
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a host."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_private(url: object) -> bool:
+    """Return whether nobody between can read what is sent to a URL: by TLS, or on this machine."""
+    try:
+        parts = urlsplit(str(url))
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    if parts.fragment or parts.username is not None or not host:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -186,7 +186,7 @@ class Settings(BaseModel):
     slack_signing_secret: SecretStr = SecretStr("")
     """Of ``approvals serve``: what Slack signs presses of buttons with. Empty: no button counts."""
     teams_app_id: str = ""
-    """The id of the app as whose bot ``teams`` posts."""
+    """The id of the app as whose bot ``teams`` posts; for it Teams signs presses of buttons."""
     teams_app_secret: SecretStr = SecretStr("")
     """The app's client secret."""
     teams_token_url: str = ""
@@ -197,12 +197,9 @@ class Settings(BaseModel):
     ``finance=19:0123abcd@thread.tacv2``."""
     teams_url: str = "https://smba.trafficmanager.net/teams"
     """The Bot Connector. The bot's token goes nowhere else."""
-    teams_audience: str = ""
-    """Of ``approvals serve``: the app's id, for which the Bot Framework signs presses of buttons.
-    Empty: no button counts."""
     chat_key: str = ""
     """Of ``approvals serve``: file of the private key of the principal ``chat``, which vouches for
-    decisions by buttons."""
+    decisions by buttons. Empty: no button counts."""
     chat_principals: str = ""
     """Of ``approvals serve``: file that says which account of which chat is which principal, such
     as ``chat-principals.yaml``; read again when it has changed."""

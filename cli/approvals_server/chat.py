@@ -215,6 +215,9 @@ class TeamsPresses:
         try:
             said = json.loads(body)
             action = said["value"]["action"]
+            # Whoever has the bot's token can post a card that refreshes itself where it is seen.
+            if said["value"].get("trigger", "manual") != "manual":
+                return None
             approval_id, params_hash = action["data"]["vote"]
             return Press(
                 issuer=f"teams:{said['channelData']['tenant']['id']}",
@@ -223,7 +226,7 @@ class TeamsPresses:
                 approval_id=str(approval_id),
                 params_hash=str(params_hash),
             )
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, AttributeError):
             return None
 
     async def answer_press(self, press: Press, judged: Coroutine[Any, Any, str]) -> Response:
@@ -236,17 +239,17 @@ class TeamsPresses:
 
 
 def chat_of(settings: Settings, tenant: str, registered: Registered) -> ChatVotes:
-    """Return how buttons decide in the chats of the settings, of which there is one at least."""
+    """Return how buttons decide in the chats of the settings."""
     for name in ("chat_key", "chat_principals"):
         if not getattr(settings, name):
             raise WrongUse(f"setting {PREFIX}{name.upper()} is missing: votes in a chat need it")
     chats = dict[str, SlackPresses | TeamsPresses]()
     if secret := settings.slack_signing_secret.get_secret_value():
         chats["slack"] = SlackPresses(secret)
-    if settings.teams_audience:
-        need = f"{PREFIX}TEAMS_AUDIENCE needs Authlib"
+    if settings.teams_app_id:
+        need = f"{PREFIX}TEAMS_APP_ID needs Authlib"
         loaded = load_extra("surehand.cli.approvals_server.oidc", "approvals", need)
-        chats["teams"] = TeamsPresses(loaded.BotFramework(settings.teams_audience))
+        chats["teams"] = TeamsPresses(loaded.BotFramework(settings.teams_app_id))
     return ChatVotes(
         chats,
         key=read_key(Path(settings.chat_key)),

@@ -44,10 +44,9 @@ from starlette.routing import Route
 
 from surehand.cli.approvals_server.pages import error, page
 from surehand.cli.approvals_server.sign_in import Registered, Subjects, digest_of
-from surehand.cli.serving import is_loopback
 from surehand.process import clock
 from surehand.process.exits import WrongUse
-from surehand.process.settings import PREFIX
+from surehand.process.settings import PREFIX, is_private
 from surehand.workflows.plain_text import plain
 
 if TYPE_CHECKING:
@@ -202,10 +201,11 @@ class IdentityProvider:
         found = await self._fetch_json(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
         if found.get("issuer") != issuer:
             raise ProviderAway(f"{issuer} says that its issuer is {found.get('issuer')!r}")
+        tls = urlsplit(issuer).scheme == "https"
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
-            url = found.get(name)
+            url = str(found.get(name))
             # Only an issuer on this machine may name endpoints without TLS.
-            if not is_private(url) or (_is_plain(url) and not _is_plain(issuer)):
+            if not is_private(url) or (tls and urlsplit(url).scheme != "https"):
                 raise ProviderAway(f"{issuer} has no {name} that others cannot read")
         methods = found.get("code_challenge_methods_supported", ["S256"])
         if not isinstance(methods, list) or "S256" not in methods:
@@ -256,16 +256,18 @@ class IdentityProvider:
         body = bytearray()
         try:
             async with (
+                # One that sends a byte now and then would hold up everybody else.
+                asyncio.timeout(_PATIENCE_S),
                 # Redirects are not followed: they could lead anywhere, with the code.
-                httpx.AsyncClient(transport=self._transport, timeout=_PATIENCE_S) as client,
+                httpx.AsyncClient(transport=self._transport, timeout=None) as client,
                 client.stream(method, url, **more) as answer,
             ):
                 async for chunk in answer.aiter_bytes():
                     body += chunk
                     if len(body) > _LARGEST_ANSWER:
                         raise ProviderAway(f"{url} answers with more than is taken")
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise ProviderAway(f"{url}: {error or type(error).__name__}") from error
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            raise ProviderAway(f"{url}: {type(error).__name__}: {error}") from error
         if method == "POST" and answer.status_code in (400, 401):
             raise BadSignIn("The identity provider does not know this sign-in: begin again.")
         try:
@@ -490,21 +492,3 @@ def _away(request: Request, problem: ProviderAway) -> Response:
     return error(
         request, 503, "The identity provider cannot be asked now; the server's log says why."
     )
-
-
-def _is_plain(url: object) -> bool:
-    return urlsplit(str(url)).scheme == "http"
-
-
-def is_private(url: object) -> bool:
-    """Return whether nobody between can read what is sent to a URL: by TLS, or on this machine."""
-    if not isinstance(url, str):
-        return False
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-    except ValueError:
-        return False
-    if parts.fragment or parts.username is not None or not host:
-        return False
-    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))

@@ -25,9 +25,9 @@ from surehand.cli.halt_calls import read_lifting
 from surehand.cli.options import Caller, ledger_of, open_artifacts, read_settings, read_toolbox
 from surehand.cli.people import check_name
 from surehand.cli.printer import Reply, Shape
-from surehand.cli.serving import in_url, is_loopback, parse_address, serve_app
+from surehand.cli.serving import in_url, parse_address, serve_app
 from surehand.process.exits import ExitCode, WrongUse
-from surehand.process.settings import PREFIX, load_extra
+from surehand.process.settings import PREFIX, is_loopback, load_extra
 
 if TYPE_CHECKING:
     from surehand.activities.worker.settings import Settings
@@ -90,7 +90,7 @@ async def serve(
 
         oidc = _find_oidc(settings, caller.tenant, registered)
         chat = None
-        if settings.slack_signing_secret.get_secret_value() or settings.teams_audience:
+        if settings.slack_signing_secret.get_secret_value() or settings.chat_key:
             from surehand.cli.approvals_server.chat import chat_of
 
             chat = chat_of(settings, caller.tenant, registered)

@@ -12,10 +12,10 @@ import typer
 from surehand.cli import options
 from surehand.cli.options import keys_of, ledger_of, open_artifacts, read_settings
 from surehand.cli.printer import Reply, Shape
-from surehand.cli.serving import is_loopback, parse_address, serve_app
+from surehand.cli.serving import parse_address, serve_app
 from surehand.process.connect import find_target
 from surehand.process.exits import ExitCode, WrongUse
-from surehand.process.settings import KEYS
+from surehand.process.settings import KEYS, is_loopback
 from surehand.workflows.payload_codec import Store
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8081"

@@ -51,7 +51,7 @@ def pages_settings(stage: Stage) -> Settings:
     key.write_bytes(pem)
     accounts = {f"slack:{TEAM}": PEOPLE, f"teams:{teams.DIRECTORY}": PEOPLE}
     people.write_text(yaml.safe_dump({stage.tenant: accounts}))
-    given = {"slack_signing_secret": SECRET, "teams_audience": teams.APP_ID}
+    given = {"slack_signing_secret": SECRET, "teams_app_id": teams.APP_ID}
     given |= {"chat_key": str(key), "chat_principals": str(people)}
     return Settings(**{"database_url": stage.ledger_url, **given})
 

@@ -191,10 +191,31 @@ async def test_a_press_in_teams_counts_once_and_only_whoever_presses_is_told(
     assert (again.status_code, pages.forwarded) == (401, [OURS])
 
     added = json.dumps(teams.press({}, "ann-in-entra", type="conversationUpdate")).encode()
-    told = await pages.client.post("/chat/teams", content=added, headers=teams.signed())
-    assert (told.status_code, told.content, pages.forwarded) == (200, b"", [OURS])
+    # A card that refreshes itself wherever somebody looks at it.
+    looked_at = in_teams(value={**json.loads(body)["value"], "trigger": "automatic"})
+    for other in (added, looked_at):
+        told = await pages.client.post("/chat/teams", content=other, headers=teams.signed())
+        assert (told.status_code, told.content, pages.forwarded) == (200, b"", [OURS])
 
     pages.takes = 0.2
     monkeypatch.setattr(chat, "_TEAMS_WAITS", 0)
     assert (await send(in_teams())).startswith("Not judged yet")
     assert pages.forwarded == [OURS, OURS]
+
+
+async def test_keys_that_never_come_whole_hold_up_nobody_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Silent(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            async def begin() -> AsyncIterator[bytes]:
+                yield b'{"jwks_uri":'
+                await asyncio.Event().wait()
+
+            return httpx.Response(200, content=begin())
+
+    monkeypatch.setattr(oidc, "_PATIENCE_S", 0.01)
+    signer = oidc.BotFramework(teams.APP_ID)
+    signer._transport = Silent()
+    with pytest.raises(oidc.ProviderAway, match="TimeoutError"):
+        await signer.metadata()

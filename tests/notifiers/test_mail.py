@@ -14,6 +14,7 @@ from surehand.activities.ledger.outbox.notification import (
     NotDelivered,
 )
 from surehand.activities.notifiers import Mail, MailServer, mail_server
+from surehand.process.settings import is_loopback
 from surehand.workflows.plain_text import plain_line
 from tests.notifiers.mailbox import Mailbox, mailbox
 from tests.notifiers.samples import approval
@@ -254,4 +255,4 @@ def test_a_url_names_a_server(url: str, server: MailServer) -> None:
     [("localhost", True), ("127.0.0.9", True), ("::1", True), ("10.0.0.1", False), ("mx", False)],
 )
 def test_only_this_machine_may_do_without_tls(host: str, here: bool) -> None:
-    assert MailServer(host, 25, False).loopback is here
+    assert is_loopback(host) is here

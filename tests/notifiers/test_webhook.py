@@ -130,6 +130,14 @@ MAIL = {
     "smtp_from": "surehand@example.com",
     "smtp_to": "ops@example.com, finance@example.com",
 }
+SLACK = {"notify": "slack", "slack_token": "T0KEN", "slack_channels": "*=C1"}
+TEAMS = {
+    "notify": "teams",
+    "teams_app_id": "an-app",
+    "teams_app_secret": "T0KEN",
+    "teams_token_url": "https://login.example/token",
+    "teams_channels": "*=19:all@thread.tacv2",
+}
 
 
 class Pager:
@@ -191,6 +199,10 @@ def test_nobody_may_be_told() -> None:
         ({**MAIL, "smtp_url": "smtp://robot:geheim@mx:port"}, ["SUREHAND_SMTP_URL"]),
         ({**MAIL, "smtp_from": "Surehand"}, ["SUREHAND_SMTP_FROM", "'Surehand'"]),
         ({**MAIL, "smtp_to": "a@b.c\r\nBcc: d@e.f"}, ["SUREHAND_SMTP_TO"]),
+        ({**SLACK, "slack_channels": "C1"}, ["SUREHAND_SLACK_CHANNELS", "*=C0123456789"]),
+        ({**SLACK, "slack_url": "http://slack.example/api"}, ["SUREHAND_SLACK_URL", "https://"]),
+        ({**TEAMS, "teams_url": "http://bots.example"}, ["SUREHAND_TEAMS_URL", "https://"]),
+        ({**TEAMS, "teams_token_url": "http://in.example"}, ["TEAMS_TOKEN_URL", "https://"]),
     ],
 )
 def test_what_is_wrong_is_named_in_one_line(given: dict[str, str], says: list[str]) -> None:

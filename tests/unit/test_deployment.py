@@ -25,7 +25,6 @@ OF_THE_PAGES: Final = {
     "oidc_client_secret",
     "oidc_principals",
     "slack_signing_secret",
-    "teams_audience",
     "chat_key",
     "chat_principals",
 }
