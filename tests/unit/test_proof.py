@@ -37,6 +37,11 @@ IDS: Final = {
             "depth",
         )
     },
+    "AAIS": {
+        *(f"Core.{n + 1}" for n in range(6)),
+        *(f"Durable.{n + 1}" for n in range(5)),
+        "Secure",
+    },
     "ACRFence": {"Action Replay", "Authority Resurrection", "Keys of words"},
     "Temporal Actions": {"write", "approved write", "turn"},
     "Linearisability": {"claims", "leases", "approvals", "halts", "undos"},
