@@ -1,7 +1,8 @@
-"""Records histories of real runs: ``python -m tests.record_histories [NAME ...]``.
+"""Records histories of real runs, and a ledger: ``python -m tests.record_histories [NAME ...]``.
 
 A recorded history is never recorded anew to make a test pass: it stands for the runs that are
-parked somewhere while a new version is deployed. Delete one only when no such run can exist.
+parked somewhere while a new version is deployed. Delete one only when no such run can exist. From
+0.1.0 on the same is true of the ledger: a release adds one beside it, if it has changed tables.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sqlite3
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +35,9 @@ from tests.e2e.stage import Stage
 from tests.shop_process import ShopProcess
 
 FOLDER: Final = Path(__file__).parent / "e2e" / "histories"
+#: The SQL that makes a ledger with these scenes' runs again.
+LEDGER: Final = FOLDER / "ledger.sql"
+SCENES_OF_LEDGER: Final = ("completed", "compensated", "rejected", "settled_by_a_human", "parked")
 
 
 async def completed(stage: Stage) -> Run:
@@ -281,26 +286,34 @@ async def record(names: list[str], folder: Path) -> None:
         with ShopProcess(folder / "shop.sqlite") as shop:
             os.environ["SHOP_URL"] = shop.url
             async with open_ledger(url) as ledger:
-                for name in names:
+                for name in SCENES_OF_LEDGER if names == [LEDGER.stem] else names:
                     stage = Stage(client, shop, ledger, url, f"queue-{name}", folder / name)
                     run = await SCENES[name](stage)
                     shop.clear_faults()
+                    if names == [LEDGER.stem]:
+                        continue
                     history = await run.handle.fetch_history()
                     (FOLDER / f"{name}.json").write_text(untraced(history.to_json()))
                     print(f"{name}: {len(history.events)} events")
     finally:
         server.stop()
+    if names == [LEDGER.stem]:
+        with closing(sqlite3.connect(folder / "ledger.db")) as rows:
+            LEDGER.write_text("\n".join(rows.iterdump()) + "\n", encoding="utf-8")
 
 
 def main(names: list[str]) -> int:
-    """Record the scenes that have no history yet, or those that are named."""
+    """Record the scenes that have no history yet, or those that are named; `ledger`: its rows."""
     FOLDER.mkdir(exist_ok=True)
-    wanted = names or [name for name in SCENES if not (FOLDER / f"{name}.json").exists()]
-    if unknown := set(wanted) - SCENES.keys():
-        print(f"unknown: {', '.join(unknown)}; known are {', '.join(SCENES)}", file=sys.stderr)
+    known = {name: FOLDER / f"{name}.json" for name in SCENES} | {LEDGER.stem: LEDGER}
+    wanted = names or [name for name, file in known.items() if not file.exists()]
+    if unknown := set(wanted) - known.keys():
+        print(f"unknown: {', '.join(unknown)}; known are {', '.join(known)}", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="surehand-histories-") as folder:
-        asyncio.run(record(wanted, Path(folder)))
+    histories = [name for name in wanted if name != LEDGER.stem]
+    for together in filter(None, (histories, [LEDGER.stem] * (LEDGER.stem in wanted))):
+        with tempfile.TemporaryDirectory(prefix="surehand-histories-") as folder:
+            asyncio.run(record(together, Path(folder)))
     return 0
 
 
