@@ -24,7 +24,7 @@ IDS: Final = {
     "AgentAck": {f"ACK00{n + 1}" for n in range(9)},
     "Atomix": {"E3.5", "E4", "E5-B3", "E7", "E10-closed", "E10-open"},
     "agent-framework #3938": {"Killed in flight"},
-    "call4agents": {"300 orders"},
+    "call4agents": {"300 orders", "the same without"},
     "EMILIA": {
         *(
             "texts",
