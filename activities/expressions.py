@@ -175,6 +175,12 @@ def condition_problem(expression: str) -> str | None:
     return None
 
 
+def find_paths(expression: str) -> list[str]:
+    """Return the names in an expression, and what they reach into, such as ``order.paid``."""
+    nodes = (n for n in ast.walk(_parsed(expression)) if isinstance(n, ast.Name | ast.Attribute))
+    return [path for path in map(ast.unparse, nodes) if re.fullmatch(r"[\w.]+", path)]
+
+
 def exact_names(params: BaseModel) -> dict[str, Any]:
     """Return params by name as people write them: numbers exact, all else as in JSON."""
     names: dict[str, Any] = _plain(params.model_dump(), params.model_dump(mode="json"))
@@ -269,15 +275,10 @@ def problems(policies: Iterable[ApprovalPolicy], model: type[BaseModel]) -> Iter
 def problem(expression: str, model: type[BaseModel], *, of: Iterable[str] = (RUN,)) -> str | None:
     """Return what is wrong with an expression, as far as that shows without params."""
     try:
-        tree = _parsed(expression)
+        named = {path.partition(".")[0] for path in find_paths(expression)}
     except RuleBroken as error:
         return str(error)
-    unknown = {
-        node.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and node.id not in {*model.model_fields, *of}
-    }
-    if unknown:
+    if unknown := sorted(named - {*model.model_fields, *of}):
         known = ", ".join(model.model_fields)
-        return f"rule {expression!r}: no param {', '.join(sorted(unknown))}; there are {known}"
+        return f"rule {expression!r}: no param {', '.join(unknown)}; there are {known}"
     return None

@@ -405,7 +405,7 @@ def _tools(settings: Settings) -> Check:
     if not settings.tool_modules and not settings.mcp:
         return _no_tools()
     try:
-        toolbox = read_toolbox(settings)
+        toolbox = read_toolbox(settings.tool_modules, settings.mcp)
     except SurehandError as error:
         fix = (
             "mend what it names; a module that is not found is spelt wrong, or its package has to"

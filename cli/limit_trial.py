@@ -79,7 +79,7 @@ async def try_limits(
     Example: surehand limits try limits.yaml --since 30d
     """
     settings = read_settings()
-    toolbox = read_toolbox(settings)
+    toolbox = read_toolbox(settings.tool_modules, settings.mcp)
     with translated():
         limits = read_limits(str(file), toolbox)
     if not limits:

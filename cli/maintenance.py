@@ -114,7 +114,7 @@ async def _do_reconcile_round(
     context = WorkerContext.of(
         settings,
         ledger=ledger,
-        toolbox=read_toolbox(settings),
+        toolbox=read_toolbox(settings.tool_modules, settings.mcp),
         artifacts=open_artifacts(settings, ledger),
         crash=Crash(),
     )

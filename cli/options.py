@@ -356,12 +356,12 @@ def read_settings() -> Settings:
         return load_settings()
 
 
-def read_toolbox(settings: Settings) -> Toolbox:
+def read_toolbox(modules: Sequence[str], mcp: str) -> Toolbox:
     from surehand.activities.mcp.tools import mcp_tools
     from surehand.activities.tools.toolbox import load_toolbox
 
     with translated():
-        return load_toolbox(settings.tool_modules, mcp_tools(settings.mcp))
+        return load_toolbox(modules, mcp_tools(mcp))
 
 
 def notifiers_of(settings: Settings) -> str:

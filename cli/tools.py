@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -19,7 +18,7 @@ from surehand.process.program import command
 from surehand.process.settings import NotLoaded, load_named
 from surehand.workflows.contracts.tools import ToolDefinition, ToolSpec
 from surehand.workflows.names import MODEL_RUN
-from surehand.workflows.plain_text import plain_line
+from surehand.workflows.plain_text import plain_line, suggest_name
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.references import PlanError
 
@@ -107,11 +106,7 @@ def named_tools(caller: Caller) -> Toolbox | None:
     modules, mcp = _modules(caller, TOOLS_SETTING), caller.environment.get(MCP_SETTING, "")
     if not modules and not mcp:
         return None
-    with translated():
-        from surehand.activities.mcp.tools import mcp_tools
-        from surehand.activities.tools.toolbox import load_toolbox
-
-        return load_toolbox(modules, mcp_tools(mcp))
+    return options.read_toolbox(modules, mcp)
 
 
 def problems_of(toolbox: Toolbox | None, plan: Plan) -> list[PlanError]:
@@ -130,8 +125,7 @@ def module_problems(caller: Caller, plan: Plan) -> tuple[list[PlanError], list[s
     for where, one in _plans_inside(plan):
         if one.code not in (None, MODEL_RUN):
             if not workflows:
-                near = get_close_matches(str(one.code), [MODEL_RUN])
-                hint = f"; did you mean {MODEL_RUN}?" if near else ""
+                hint = suggest_name(str(one.code), [MODEL_RUN])
                 why = f"{_WORKFLOWS_SETTING} names no modules{hint}"
                 unsure.append(f"the workflow {one.code} ({why})")
             elif one.code not in (known := _workflow_names(workflows)):
@@ -227,6 +221,11 @@ async def tools(caller: options.Anybody) -> Reply:
 
 _DEFAULT: Final = "surehand.mcp.yaml"
 _LONGEST: Final = 100
+#: States in which a tool cannot be pinned, and is not called.
+_STATES: Final = {
+    "gone": "no server that answers offers it",
+    "refused": "the file does not name it: say there what it does",
+}
 
 Tools = Annotated[
     list[str] | None,
@@ -261,6 +260,8 @@ async def list_mcp(caller: options.Anybody) -> Reply:
         for part, before, now in changes(one.reviewed, one.offered)
     ]
     lines = [*table_or(("tool", "state", "effect", "offered", "says of itself"), rows, "No tools")]
+    states = {one.state for one in seen}
+    lines += [f"{state}: {why}" for state, why in _STATES.items() if state in states]
     if found:
         differ = [[one.tool, one.part, *sides(one.reviewed, one.offered)] for one in found]
         lines += ["", Table(("changed tool", "part", "reviewed", "offered"), differ)]
@@ -288,13 +289,9 @@ async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
     known = {one.full: one for one in offered.tools}
     named = {name: digest for name, _, digest in (one.partition("@") for one in tools or ())}
     for name, wanted in named.items():
-        state = known[name].state if name in known else "gone"
-        if state in ("gone", "refused", "unusable"):
-            why = {
-                "gone": "no server that answers offers it",
-                "refused": "the file does not name it: say there what it does",
-                "unusable": known[name].problem if name in known else "",
-            }[state]
+        if name not in known:
+            raise WrongUse(f"{name}: {_STATES['gone']}{suggest_name(name, known)}")
+        if (why := known[name].problem or _STATES.get(known[name].state)) is not None:
             raise WrongUse(f"{name}: {why}")
         if wanted and wanted != known[name].digest:
             raise WrongUse(f"{name}: the server offers {known[name].digest} now, not {wanted}")
@@ -308,9 +305,10 @@ async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
             write_pins(reviewed, chosen)
     pinned = {one.full: str(one.digest) for one in chosen}
     lines = [f"Pinned {name}: {digest}" for name, digest in pinned.items()]
+    nothing = [f"Nothing to pin: {reviewed.path} names no tool without a pin"]
     return Reply(
         McpPinned(file=str(reviewed.path), pinned=pinned),
-        [*(lines or ["Nothing to pin"]), *_silent_lines(offered)],
+        [*(lines or nothing), *_silent_lines(offered)],
         ExitCode.NOT_REACHABLE if offered.silent else ExitCode.DONE,
     )
 

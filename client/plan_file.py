@@ -7,7 +7,6 @@ reason; whether the params fit the tools is found where the run is opened (``ope
 from __future__ import annotations
 
 import copy
-import difflib
 import json
 import math
 import os
@@ -22,7 +21,7 @@ from pydantic_core import ErrorDetails
 
 from surehand.process.exits import PlanRefused
 from surehand.process.files import NUMBER, BadDocument, parse_closed, parse_yaml, read_document
-from surehand.workflows.plain_text import reason_of, unknown_tool
+from surehand.workflows.plain_text import reason_of, suggest_name, unknown_tool
 from surehand.workflows.plan.plan import (
     Defaults,
     Goto,
@@ -259,8 +258,7 @@ def _find_place(item: ErrorDetails, document: Any) -> str:
 
 def _explain_error(item: ErrorDetails) -> str:
     if item["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(item["loc"][-1]), _FIELDS, n=1)
-        return f"unknown field; did you mean {near[0]!r}?" if near else "unknown field"
+        return f"unknown field{suggest_name(str(item['loc'][-1]), _FIELDS)}"
     if item["type"] == "too_short" and item["loc"] == ("steps",):
         return "must list at least one step"
     # How the mapping is written that may stand there beside plain words, if one may.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -156,14 +157,22 @@ def reason_of(item: Mapping[str, Any]) -> str:
 
 
 def unknown_tool(name: str, loaded: Iterable[str]) -> str:
-    return f"unknown tool {name!r}; loaded are: {', '.join(sorted(loaded))}"
+    known = sorted(loaded)
+    return f"unknown tool {name!r}{suggest_name(name, known)}; loaded are: {', '.join(known)}"
 
 
-def reasons(error: ValidationError, whole: str) -> Iterator[str]:
-    """Yield ``place: reason`` for everything that is wrong; ``whole`` is the place of all of it."""
+def suggest_name(name: str, known: Iterable[str]) -> str:
+    """Return, as a clause, which known name was meant; nothing if none is near."""
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def reasons(error: ValidationError, whole: str, fields: Iterable[str] = ()) -> Iterator[str]:
+    """Yield ``place: reason`` for each error; ``whole``: all of it, ``fields``: those there are."""
     for item in error.errors(include_url=False):
         where = ".".join(str(part) for part in item["loc"]) or whole
-        yield f"{where}: {reason_of(item)}"
+        near = fields if item["type"] == "extra_forbidden" else ()
+        yield f"{where}: {reason_of(item)}{suggest_name(where.rpartition('.')[2], near)}"
 
 
 def clean_text(text: str, longest: int | None = None) -> str:

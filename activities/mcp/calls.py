@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from surehand.activities.mcp import server_file
+from surehand.activities.mcp.server_file import Definition
 from surehand.activities.tools.call_reports import NeedsAnswer
 from surehand.activities.tools.failures import (
     DependencyDown,
@@ -60,18 +61,14 @@ def sdk() -> ModuleType:
         raise server_file.McpFileError(str(error)) from error
 
 
-def changed(
-    full: str, reviewed: server_file.Definition, offered: server_file.Definition | None
-) -> str | None:
+def changed(full: str, reviewed: Definition, offered: Definition | None) -> str | None:
     """Return how what a server offers differs from what was reviewed; ``None``: it does not.
 
     ``offered`` is ``None`` if the server offers nothing under this name.
     """
     if offered is None:
-        return (
-            f"{full}: the server does not offer it any more (reviewed: {digest(reviewed)}); "
-            "see `mcp list`"
-        )
+        gone = f"the server does not offer it any more (reviewed: {digest(reviewed)})"
+        return f"{full}: {gone}; see `mcp list`"
     unusable = f"{full}: its definition has changed, and cannot be used"
     try:
         now = digest(offered)
@@ -105,7 +102,7 @@ class McpCall:
     server: server_file.McpServer
     tool_name: str
     tool: server_file.McpTool
-    reviewed: server_file.Definition
+    reviewed: Definition
 
     @property
     def full(self) -> str:
@@ -249,9 +246,7 @@ _LONGEST: Final = 120
 _COMMON: Final = 24
 
 
-def changes(
-    reviewed: server_file.Definition | None, offered: server_file.Definition | None
-) -> list[tuple[str, Any, Any]]:
+def changes(reviewed: Definition | None, offered: Definition | None) -> list[tuple[str, Any, Any]]:
     """Return each part that differs, as it was reviewed and as it is offered."""
     before, now = reviewed or {}, offered or {}
     return [
@@ -273,15 +268,10 @@ def sides(before: Any, now: Any) -> tuple[str, str]:
     return _cut(one, at), _cut(other, at)
 
 
-def in_words(
-    reviewed: server_file.Definition | None, offered: server_file.Definition | None
-) -> str:
+def in_words(reviewed: Definition | None, offered: Definition | None) -> str:
     """Return what differs as one line: a change far into a long text is seen, too."""
-    parts = []
-    for part, before, now in changes(reviewed, offered):
-        was, is_ = sides(before, now)
-        parts.append(f"{part} was {was} and is {is_}")
-    return "; ".join(parts)
+    parts = ((part, *sides(*both)) for part, *both in changes(reviewed, offered))
+    return "; ".join(f"{part} was {was} and is {is_}" for part, was, is_ in parts)
 
 
 def _text(value: Any) -> str:
@@ -312,8 +302,8 @@ class SeenTool:
     name: str
     said: server_file.McpTool | None
     """What the file says of it; ``None``: nothing, so it is refused."""
-    reviewed: server_file.Definition | None
-    offered: server_file.Definition | None
+    reviewed: Definition | None
+    offered: Definition | None
 
     @property
     def full(self) -> str:
@@ -362,11 +352,11 @@ async def ask_servers(reviewed: server_file.Reviewed, *, at_start: bool = False)
     """Ask all servers of the file what they offer. Raises ``McpFileError``."""
     connection = sdk()
 
-    async def ask(name: str) -> dict[str, server_file.Definition] | str:
+    async def ask(name: str) -> dict[str, Definition] | str:
         try:
             async with asyncio.timeout(LOOK_AT_START if at_start else LOOK):
                 async with connection.connected(name, reviewed.servers[name]) as opened:
-                    found: dict[str, server_file.Definition] = await opened.definitions()
+                    found: dict[str, Definition] = await opened.definitions()
                     return found
         except Exception as error:
             first = innermost(error)

@@ -193,11 +193,11 @@ def read_file(path: Path) -> Reviewed:
     try:
         parsed = McpFile.model_validate(read_document(path))
     except BadDocument as error:
-        raise McpFileError(f"{path}: {error}") from error
-    except OSError as error:
-        raise McpFileError(f"{path} (SUREHAND_MCP): {error.strerror}") from error
+        raise McpFileError(f"{path} (SUREHAND_MCP): {error}") from error
     except ValidationError as error:
-        raise McpFileError(f"{path}: {next(reasons(error, 'file'))}") from error
+        models = (McpFile, McpServer, McpTool, McpLookup, McpDedupes, ApprovalPolicy)
+        fields = [name for model in models for name in model.model_fields]
+        raise McpFileError(f"{path}: {next(reasons(error, 'file', fields))}") from error
     return Reviewed(path, parsed.servers, _definitions(pins_of(path)))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,13 +13,14 @@ from typing import Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, create_model, model_serializer, model_validator
 
-from surehand.activities.expressions import RuleBroken, condition_holds
+from surehand.activities.expressions import RuleBroken, condition_holds, find_paths
 from surehand.activities.mcp import server_file
 from surehand.activities.mcp.calls import CutOutput, McpCall, ReportedError, ask_servers, changed
+from surehand.activities.mcp.server_file import Definition, McpFileError, McpTool, Reviewed
 from surehand.activities.tools import tool, toolbox
 from surehand.process.json_schemas import problems
 from surehand.workflows.canonical_json import digest
-from surehand.workflows.plain_text import plain
+from surehand.workflows.plain_text import plain, suggest_name
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.references import look_up, references, resolve
 
@@ -75,8 +75,6 @@ def params_model(schema: Mapping[str, Any], without: str | None) -> type[McpPara
 
 
 _LONGEST_DESCRIPTION: Final = 300
-#: Characters of a param in a headline.
-_LONGEST_VALUE: Final = 100
 
 
 def mcp_tools(path: str) -> list[tool.Tool]:
@@ -103,33 +101,33 @@ async def look_for_changes(path: str) -> list[str]:
     return [*silent, *(problem for problem in found if problem is not None)]
 
 
-def _tool(reviewed: server_file.Reviewed, server_name: str, name: str) -> tool.Tool:
+def _tool(reviewed: Reviewed, server_name: str, name: str) -> tool.Tool:
     server = reviewed.servers[server_name]
     said = server.tools[name]
     full, where = f"{server_name}.{name}", f"{reviewed.path}: servers.{server_name}.tools.{name}"
     definition = reviewed.definitions.get(full)
     if definition is None:
-        raise server_file.McpFileError(f"{where}: has no pin: review it, then `mcp pin {full}`")
+        raise McpFileError(f"{where}: has no pin: review it, then `mcp pin {full}`")
     if (problem := server_file.definition_problem(definition)) is not None:
-        raise server_file.McpFileError(f"{where}: {problem}")
+        raise McpFileError(f"{where}: {problem}")
     call = McpCall(server_name, server, name, said, definition)
     timeout = said.timeout or toolbox.DEFAULT_TIMEOUT
     limit = timeout.total_seconds() / 2
     argument = said.dedupes.argument if said.dedupes else None
     if argument is not None and argument not in definition["inputSchema"].get("properties", {}):
-        raise server_file.McpFileError(f"{where}.dedupes.argument: it has no argument {argument!r}")
+        raise McpFileError(f"{where}.dedupes.argument: it has no argument {argument!r}")
+    model = params_model(definition["inputSchema"], argument)
     lookup = _lookup(reviewed, server_name, said, where)
+    found_by = reviewed.definitions.get(f"{server_name}.{said.lookup and said.lookup.tool}", {})
+    facts = {"params": model.schema_, "key": None, "output": found_by.get("outputSchema")}
+    _require_paths(where, said, facts)
     write = said.effect == "write"
 
     async def run(params: Any, ctx: tool.ToolContext) -> Any:
         return await call.make(params.model_dump(mode="json"), ctx, limit)
 
     run.__doc__ = _description(definition, full)
-    run.__annotations__ = {
-        "params": params_model(definition["inputSchema"], argument),
-        "ctx": tool.ToolContext,
-        "return": Any,
-    }
+    run.__annotations__ = {"params": model, "ctx": tool.ToolContext, "return": Any}
     hints = definition.get("annotations", {})
     destructive = write and hints.get("destructiveHint", True) is not False
     try:
@@ -145,22 +143,42 @@ def _tool(reviewed: server_file.Reviewed, server_name: str, name: str) -> tool.T
             settle=said.lookup.settle if said.lookup else None,
             recovery="human" if write and not (said.dedupes or lookup) else None,
             compensate=_undo(server_name, said),
-            describe=_headline(full, said, definition["inputSchema"]),
+            describe=_headline(full, said),
             irreversible=said.irreversible or (destructive and said.compensate is None),
             approval=_approval(said, destructive),
             permission=said.permission,
             foreign=_foreign(said, hints) or ("lookup" if lookup and lookup.foreign else False),
         )(run)
     except toolbox.ToolboxError as error:
-        raise server_file.McpFileError(f"{where}: {error}") from error
+        raise McpFileError(f"{where}: {error}") from error
 
 
-def _description(definition: server_file.Definition, full: str) -> str:
+def _require_paths(where: str, said: McpTool, facts: Mapping[str, Any]) -> None:
+    """Refuse a path that the reviewed schemas do not have, as far as they say what there is."""
+    rule = said.lookup
+    written = {"key": said.key, "lookup.params": rule and rule.params}
+    named = [(field, path) for field in written for _, path in references(written[field])]
+    if rule is not None:
+        named += [("lookup.found", path) for path in find_paths(rule.found)]
+        named += [("lookup.not_found", path) for path in find_paths(rule.not_found or "key")]
+    for field, path in named:
+        schema: Any = {"properties": facts}
+        for part in path.split("."):
+            known = schema.get("properties") if isinstance(schema, Mapping) else None
+            if not isinstance(known, Mapping) or schema.get("additionalProperties"):
+                break
+            if part not in known:
+                hint = suggest_name(part, known) or f"; there are: {', '.join(known) or 'none'}"
+                raise McpFileError(f"{where}.{field}: {path}: there is no {part!r}{hint}")
+            schema = known[part]
+
+
+def _description(definition: Definition, full: str) -> str:
     lines = str(definition.get("description", "")).strip().splitlines()
     return plain(lines[0], _LONGEST_DESCRIPTION) if lines else full
 
 
-def _foreign(said: server_file.McpTool, hints: Mapping[str, Any]) -> bool:
+def _foreign(said: McpTool, hints: Mapping[str, Any]) -> bool:
     """Return whether its output is content from outside; by the protocol all is that says nothing.
 
     What it says of itself lies in the definition that people have reviewed.
@@ -170,7 +188,7 @@ def _foreign(said: server_file.McpTool, hints: Mapping[str, Any]) -> bool:
     return said.effect == "read" and hints.get("openWorldHint", True) is not False
 
 
-def _approval(said: server_file.McpTool, destructive: bool) -> ApprovalPolicy | None:
+def _approval(said: McpTool, destructive: bool) -> ApprovalPolicy | None:
     """Return who has to say yes; where nobody has said it, a person looks at what may destroy."""
     if said.approval == "none":
         return None
@@ -183,42 +201,21 @@ def _key(template: str, params: BaseModel) -> str:
     return str(resolve(template, {"params": params.model_dump(mode="json")}))
 
 
-def _headline(
-    full: str, said: server_file.McpTool, schema: Mapping[str, Any]
-) -> Callable[[BaseModel], str] | None:
-    """Return what tells approvers what a call would change; ``None``: its params do not say.
-
-    These are the params that its business key is made of; if there are none, the texts that it
-    requires.
-    """
+def _headline(full: str, said: McpTool) -> Callable[[BaseModel], str] | None:
+    """Return what names the params that the business key is made of; ``None``: all are named."""
     named = [reference.partition(".")[2] for _, reference in references(said.key)]
-    known = schema.get("properties", {})
-    required = [name for name in schema.get("required", []) if _is_text(known.get(name))]
-    paths = [path for path in named if path] or required
+    paths = [path for path in named if path]
     if not paths:
         return None
 
     def described(params: BaseModel) -> str:
         given = {"params": params.model_dump(mode="json")}
-        values = {path: look_up(f"params.{path}", given) for path in paths}
-        shown = ", ".join(f"{path}={_short(value)}" for path, value in values.items())
-        return f"{full}: {shown}"[:_LONGEST_DESCRIPTION]
+        return tool.name_values(full, {path: look_up(f"params.{path}", given) for path in paths})
 
     return described
 
 
-def _is_text(schema: Any) -> bool:
-    return isinstance(schema, dict) and schema.get("type") == "string"
-
-
-def _short(value: Any) -> str:
-    """Return a value as JSON, so that none looks like two; of a long text its beginning."""
-    if isinstance(value, str) and len(value) > _LONGEST_VALUE:
-        return f"{json.dumps(value[:_LONGEST_VALUE], ensure_ascii=False)}…"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _undo(server_name: str, said: server_file.McpTool) -> tool.Undo | None:
+def _undo(server_name: str, said: McpTool) -> tool.Undo | None:
     if said.compensate is None:
         return None
     written = said.compensate.params
@@ -242,18 +239,14 @@ class _Lookup:
     """Whether what the read returns is content from outside."""
 
 
-def _lookup(
-    reviewed: server_file.Reviewed, server_name: str, said: server_file.McpTool, where: str
-) -> _Lookup | None:
+def _lookup(reviewed: Reviewed, server_name: str, said: McpTool, where: str) -> _Lookup | None:
     rule = said.lookup
     if rule is None:
         return None
     server = reviewed.servers[server_name]
     other = server.tools.get(rule.tool)
     if other is None or other.effect != "read":
-        raise server_file.McpFileError(
-            f"{where}.lookup.tool: {rule.tool!r} is no read of this server, in here"
-        )
+        raise McpFileError(f"{where}.lookup.tool: {rule.tool!r} is no read of this server, in here")
     looking = _tool(reviewed, server_name, rule.tool)
 
     async def look(params: Any, ctx: tool.ToolContext) -> tool.LookupAnswer:

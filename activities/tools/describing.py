@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,7 +15,7 @@ from surehand.activities.tools.toolbox import Toolbox
 from surehand.process.json_schemas import schema_problem
 from surehand.workflows.canonical_json import LOST_DIGITS, NotCanonical, digest, has_lost_digits
 from surehand.workflows.contracts.tools import Effect, ToolsDescribed, ToolSpec
-from surehand.workflows.plain_text import reason_of, unknown_tool
+from surehand.workflows.plain_text import reason_of, suggest_name, unknown_tool
 from surehand.workflows.plan.plan import Plan, Step, overgrown
 from surehand.workflows.plan.references import REFERENCE, PlanError
 
@@ -160,9 +159,9 @@ def _unknown_params(tool: Tool, step: Step) -> list[tuple[str, str]]:
             # What is inside of a param may be another model, which allows more.
             if item["type"] == "extra_forbidden" and len(item["loc"]) == 1:
                 [name] = map(str, item["loc"])
-                near = difflib.get_close_matches(name, known := sorted(model.model_fields), n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
-                found.append((f".{name}", f"unknown param; {hint}"))
+                known = sorted(model.model_fields)
+                hint = suggest_name(name, known) or f"; there are: {', '.join(known)}"
+                found.append((f".{name}", f"unknown param{hint}"))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import types
 import typing
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,13 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import BaseModel, JsonValue, PydanticUserError, TypeAdapter, ValidationError
 
 from surehand.activities.tools.call_reports import Draft, earlier_progress, note_progress, spend
-from surehand.workflows.contracts.tools import (
-    Effect,
-    Recovery,
-    ToolDefinition,
-    ToolSpec,
-)
-from surehand.workflows.plain_text import clean_text, reasons
+from surehand.workflows.contracts.tools import Effect, Recovery, ToolDefinition, ToolSpec
+from surehand.workflows.plain_text import clean_text, plain_line, reasons
 from surehand.workflows.plan.policy import ApprovalPolicy
 
 if TYPE_CHECKING:
@@ -174,6 +170,9 @@ def resource_names(
 
 #: Characters that a human reads of a call before its params; they stand beside it.
 _LONGEST_DESCRIPTION: Final = 4000
+#: Characters of a title that names the values of params, and of one of them.
+_LONGEST_TITLE: Final = 300
+_LONGEST_VALUE: Final = 100
 #: Of what is wrong with params, so much is told.
 _MOST_REASONS: Final = 20
 
@@ -324,9 +323,12 @@ class Tool:
 
     def describe_call(self, params: BaseModel) -> str:
         """Return one line that says to a human what this call would do."""
-        if self.describe is None:
-            return f"{self.name}: {self.description}"
         try:
+            if self.describe is None:
+                given = None if self.secret_params else params.model_dump(mode="json")
+                if isinstance(given, dict) and given:
+                    return name_values(self.name, given)
+                return f"{self.name}: {self.description}"
             text = str(self.describe(params))
             cut = "…" if len(text) > _LONGEST_DESCRIPTION else ""
             return clean_text(text, _LONGEST_DESCRIPTION) + cut
@@ -372,6 +374,13 @@ class Tool:
             return 0
         # For an earlier call and behind its own, where that fails; by state, also right before it.
         return 3 if self.lookup_by == "state" else 2
+
+
+def name_values(tool: str, values: Mapping[str, Any]) -> str:
+    """Return what a call is given as a short line: values as JSON, so that none looks like two."""
+    texts = ((name, json.dumps(value, ensure_ascii=False)) for name, value in values.items())
+    shown = ", ".join(f"{name}={plain_line(text, _LONGEST_VALUE)}" for name, text in texts)
+    return plain_line(f"{tool}: {shown}", _LONGEST_TITLE)
 
 
 def explain(error: ValidationError) -> str:

@@ -146,7 +146,7 @@ def tool(
             order's state. It is read for the request, and again right before the call. If it
             differs, people are asked again. If it raises ``Permanent``, the step fails and nobody
             is asked. Must answer within five seconds.
-        describe: One line for the approver, made from the params.
+        describe: One line for the approver, made from the params. Without it, it names them all.
         errors: The failure class of each of the tool's exceptions. All classes but ``IN_DOUBT`` say
             that the effect was not applied. Other exceptions are classified as usual.
         health: Whether the outside system is up; asked before it is called again after
@@ -160,8 +160,8 @@ def tool(
             mail, an issue. It marks the run, and policies can use the mark (``run.foreign``).
             ``"lookup"``: only receipts that its lookup finds are foreign.
         secret_params: Each look at a request's params on the approvers' pages is an event of the
-            run (``approval.read``). Lists show what ``describe`` says, so it must contain no
-            secrets.
+            run (``approval.read``). Lists, mails and chats show what ``describe`` says, so it must
+            contain no secrets. Without it they show no params.
 
     Raises:
         ToolboxError: If the declaration contradicts itself.

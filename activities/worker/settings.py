@@ -374,9 +374,9 @@ def judge_settings(sources: Sources, *, without: Sequence[str] = ()) -> Settings
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0])
         if first["type"] == "missing":
-            raise SettingsError(
-                f"setting {PREFIX}{name.upper()} is missing: set it, or put it into .env"
-            ) from error
+            here = "" if ENV_FILE.exists() else f" (no .env here: {Path.cwd()})"
+            fix = f"set it, or put it into .env{here}"
+            raise SettingsError(f"setting {PREFIX}{name.upper()} is missing: {fix}") from error
         source = sources.settings.get(name)
         where = str(source) if source else f"setting {PREFIX}{name.upper()}"
         raise SettingsError(f"{where}: {reason_of(first)}") from error

@@ -176,7 +176,7 @@ def checked_origin(text: str) -> str:
 def _find_schemas(caller: Caller, settings: Settings) -> Callable[[str, str], JsonValue]:
     """Return what knows the params of tools, as far as their modules are installed here."""
     try:
-        toolbox = read_toolbox(settings)
+        toolbox = read_toolbox(settings.tool_modules, settings.mcp)
     except WrongUse as error:
         caller.printer.warn(f"params are edited without their tools' forms: {error}")
         return lambda tool, version: None

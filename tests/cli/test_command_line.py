@@ -325,7 +325,14 @@ def test_a_missing_setting_is_named(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert app.run(arguments) == ExitCode.WRONG_USE
-    assert "SUREHAND_DATABASE_URL is missing" in complaint(capsys)
+    said = complaint(capsys)
+    assert "SUREHAND_DATABASE_URL is missing: set it, or put it into .env" in said
+    assert said.endswith(f"(no .env here: {Path.cwd()})")
+
+
+def test_a_missing_mcp_file_is_named_with_its_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["mcp", "pin"]) == ExitCode.WRONG_USE
+    assert "surehand.mcp.yaml (SUREHAND_MCP): file: No such file" in complaint(capsys)
 
 
 @pytest.mark.parametrize("arguments", LEDGER, ids=" ".join)

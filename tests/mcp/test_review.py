@@ -222,7 +222,10 @@ def test_what_was_not_shown_is_not_pinned(
     def pinned() -> Any:
         return read_file(mcp_shop.file).definitions["shop.create_refund"]["description"]
 
+    assert "refused: the file does not name it: say there what it does" in verb("list")[1]
     assert verb("pin")[0] == 0
+    assert f"Nothing to pin: {mcp_shop.file} names no tool without a pin" in verb("pin")[1]
+    assert "did you mean 'shop.create_refund'?" in verb("pin", "shop.create_refunds")[1]
     mcp_shop.behave(description="Refund twice.")
     [command] = [line for line in verb("list")[1].splitlines() if "mcp pin" in line]
     shown = command.rpartition(" ")[2]

@@ -147,25 +147,26 @@ def headline(
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({}, 'path="/srv/a.txt", content="' + "x" * 100 + '"…'),
+        ({}, 'path="/srv/a.txt", content="' + "x" * 98 + '…, mode="a", size=3'),
         ({"key": "write:${params.path}:${params.size}"}, 'path="/srv/a.txt", size=3'),
         ({"key": "${params.mode}"}, 'mode="a"'),
     ],
-    ids=["required texts", "what the key is made of", "an optional one"],
+    ids=["all", "what the key is made of", "an optional one"],
 )
-def test_it_names_key_or_required_texts(tmp_path: Path, said: dict[str, Any], told: str) -> None:
+def test_it_names_what_the_key_is_made_of_or_all_params(
+    tmp_path: Path, said: dict[str, Any], told: str
+) -> None:
     assert headline(tmp_path, PARAMS, **said) == f"files.write: {told}"
 
 
 def test_a_value_cannot_pass_for_another_param(tmp_path: Path) -> None:
     params = {**PARAMS, "path": '/etc/passwd", content="', "content": "\n"}
-    told = 'files.write: path="/etc/passwd\\", content=\\"", content="\\n"'
+    told = 'files.write: path="/etc/passwd\\", content=\\"", content="\\n", mode="a", size=3'
     assert headline(tmp_path, params) == told
 
 
-def test_without_params_that_say_it_it_is_the_reviewed_description(tmp_path: Path) -> None:
-    schema = {"type": "object", "properties": {"size": True}, "required": ["size"]}
-    assert headline(tmp_path, {"size": 3}, schema) == "files.write: Harmless."
+def test_without_params_it_is_the_reviewed_description(tmp_path: Path) -> None:
+    assert headline(tmp_path, {}, {"type": "object"}) == "files.write: Harmless."
 
 
 LINK: Final = "https://pay.example/authorise?id=7"
@@ -287,6 +288,48 @@ def test_what_a_server_says_of_its_tool_makes_no_read_of_it(tmp_path: Path) -> N
     pins_of(file).write_text(json.dumps({"shop.find": definition}), encoding="utf-8")
     [tool] = mcp_tools(str(file))
     assert tool.effect == "WRITE" and tool.approval is not None
+
+
+RETURNED: Final = {"properties": {"notes": {"items": {"properties": {"id": {}}}}}}
+LOOKUP: Final = {"tool": "find", "found": "output.notes[0].id == key"}
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ({"key": "note:${params.text}", "lookup": LOOKUP}, None),
+        ({"key": "note:${params.txt}"}, "key: params.txt: there is no 'txt'; did you mean 'text'?"),
+        (
+            {"lookup": {**LOOKUP, "found": "output.nots != []"}},
+            "lookup.found: output.nots: there is no 'nots'; did you mean 'notes'?",
+        ),
+        (
+            {"lookup": {**LOOKUP, "not_found": "receipt == null"}},
+            "lookup.not_found: receipt: there is no 'receipt'; there are: params, key, output",
+        ),
+        (
+            {"lookup": {**LOOKUP, "params": {"text": "${params.id}"}}},
+            "lookup.params: params.id: there is no 'id'; there are: text",
+        ),
+        ({"lockup": LOOKUP}, "lockup: unknown field; did you mean 'lookup'?"),
+    ],
+)
+def test_a_field_of_the_file_that_names_what_is_not_there_is_refused_when_it_is_loaded(
+    tmp_path: Path, said: dict[str, Any], wrong: str | None
+) -> None:
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+    add, find = ({"name": name, "inputSchema": schema} for name in ("add", "find"))
+    file = tmp_path / "surehand.mcp.yaml"
+    server = {"command": ["desk"], "tools": {"find": {"effect": "read"}, "add": said}}
+    file.write_text(yaml.safe_dump({"servers": {"desk": server}}), encoding="utf-8")
+    pins = {"desk.add": add, "desk.find": {**find, "outputSchema": RETURNED}}
+    pins_of(file).write_text(json.dumps(pins), encoding="utf-8")
+    problem = None
+    try:
+        mcp_tools(str(file))
+    except McpFileError as error:
+        problem = str(error)
+    assert problem == (wrong and f"{file}: servers.desk.tools.add.{wrong}")
 
 
 @pytest.mark.parametrize("held", ["[]", '{"shop.find": 7}', '{"shop.find": {"size": NaN}}'])
