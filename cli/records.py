@@ -20,7 +20,6 @@ from surehand.activities.ledger.history import reads
 from surehand.activities.ledger.history.recordings import NoSuchEvent, rebuild_checkpoint
 from surehand.activities.ledger.runs import checkpoints
 from surehand.activities.ledger.runs.checkpoints import CheckpointError, SavedCheckpoint
-from surehand.activities.worker.settings import parse_kept
 from surehand.cli import options
 from surehand.cli.options import (
     Caller,
@@ -395,8 +394,8 @@ async def _read_past(caller: Caller, run_id: str, seq: int | None) -> dict[str, 
 async def _save_document(caller: Caller, run_id: str, name: str, document: dict[str, Any]) -> Reply:
     settings = read_settings()
     seq = int(document["checkpoint_id"].rpartition("@")[2])
-    lasts = parse_kept(settings.retention)
-    document = {**document, "ttl": TypeAdapter(timedelta | None).dump_python(lasts, mode="json")}
+    lasts = TypeAdapter(timedelta | None).dump_python(settings.retention, mode="json")
+    document = {**document, "ttl": lasts}
     size = len(canonical_json(document))
     if size > LARGEST_CHECKPOINT:
         raise WrongUse(

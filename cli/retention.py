@@ -17,7 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.runs import deletion, keys
 from surehand.activities.retention import Retention, Round
-from surehand.activities.worker.settings import Settings, parse_kept
+from surehand.activities.worker.settings import Settings
 from surehand.cli import options
 from surehand.cli.options import (
     Caller,
@@ -123,7 +123,7 @@ async def _make_retention(caller: Caller, settings: Settings, ledger: Ledger) ->
         ledger=ledger,
         artifacts=open_artifacts(settings, ledger),
         tenant=caller.tenant,
-        kept=parse_kept(settings.retention),
+        kept=settings.retention,
         by=caller.settings.user,
         known=known,
     )

@@ -181,11 +181,11 @@ async def read_kept(blobs: Blobs, path: str) -> bytes:
 
 
 async def collect_unreferred(
-    blobs: Blobs, tenant: str, referred: Set[str], now_ms: int, safe_age: timedelta = SAFE_AGE
+    blobs: Blobs, tenant: str, referred: Set[str], now_ms: int
 ) -> Collected:
     """Set aside what nothing refers to, and remove what was set aside long ago."""
     aside = back = removed = 0
-    oldest_ms = now_ms - safe_age // timedelta(milliseconds=1)
+    oldest_ms = now_ms - SAFE_AGE // timedelta(milliseconds=1)
     async for path in blobs.kept_in(_aside_folder(tenant)):
         sha256, _, ms = path.rpartition("/")[2].partition("-")
         if sha256 in referred:

@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from pydantic import (
@@ -46,7 +46,7 @@ from surehand.verify import host_of
 from surehand.workflows.identity import DEFAULT_TENANT, tenant_problem
 from surehand.workflows.plain_text import reason_of
 from surehand.workflows.plan.plan import NAME_FORM
-from surehand.workflows.plan.policy import Duration, parse_duration
+from surehand.workflows.plan.policy import Duration
 
 #: The default of a worker's context, too.
 CHECKPOINT_EVERY: Final = timedelta(minutes=5)
@@ -66,24 +66,16 @@ class SettingsError(Exception):
     """A setting is unknown, missing or wrong; the message names it and says what to do."""
 
 
-def parse_kept(text: str) -> timedelta | None:
-    """Return how long runs are kept by a setting such as ``365d``; empty: for ever."""
-    if not text:
-        return None
-    kept = parse_duration(text)
-    if not isinstance(kept, timedelta):
-        raise ValueError(f"{text!r} is no duration such as 12h or 365d")
-    return kept
-
-
 def _split(value: object) -> object:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
 
 
+_Time = Annotated[Duration, Field(ge=timedelta(0))]
+_Interval = Annotated[Duration, Field(ge=timedelta(seconds=1))]
 #: Pauses before the first, second, ... retry, comma separated.
-Pauses = Annotated[tuple[Duration, ...], BeforeValidator(_split)]
+Pauses = Annotated[tuple[_Time, ...], BeforeValidator(_split)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 
@@ -203,7 +195,7 @@ class Settings(BaseModel):
     chat_principals: str = ""
     """Of ``approvals serve``: file that says which account of which chat is which principal, such
     as ``chat-principals.yaml``; read again when it has changed."""
-    lease: Duration = timedelta(seconds=3)
+    lease: _Interval = timedelta(seconds=3)
     """Time limit of an effect's lease: how long a dead attempt keeps others away. A live one renews
     it every third of that."""
     retries_transient: Pauses = _RETRIES.transient
@@ -212,16 +204,16 @@ class Settings(BaseModel):
     """Pauses before the retries of a call whose outside system could not be reached."""
     retries_in_doubt: Pauses = _RETRIES.in_doubt
     """Pauses before an outcome in doubt is looked into again; then a human is asked."""
-    recovery_limit: Duration = _RETRIES.recovery_limit
+    recovery_limit: _Time = _RETRIES.recovery_limit
     """How long an effect's outcome may be missing before a human is asked."""
-    compensation_limit: Duration = _RETRIES.compensation_limit
+    compensation_limit: _Time = _RETRIES.compensation_limit
     """No retry of an undo begins later than this after its first call, or after an answer."""
-    checkpoint_every: Duration = CHECKPOINT_EVERY
+    checkpoint_every: _Interval = CHECKPOINT_EVERY
     """How often the progress of a long call goes into the ledger."""
-    retention: str = ""
+    retention: Annotated[_Time | None, BeforeValidator(lambda text: text or None)] = None
     """How long a run is kept after its end, before `retention` deletes it, such as ``365d``; empty:
     no run is deleted."""
-    graceful_shutdown: Duration = timedelta(seconds=20)
+    graceful_shutdown: _Time = timedelta(seconds=20)
     """How long calls under way may take to end after SIGTERM."""
     max_cached_workflows: int = Field(default=500, ge=0)
     """Runs kept in memory, some 180 kB each; others are replayed from their history at their next
@@ -244,14 +236,6 @@ class Settings(BaseModel):
     """For drills: the signal; after SIGSTOP the worker is frozen until it gets SIGCONT."""
     crash_once: str = ""
     """For drills: a file that the crash makes; if it exists, no worker crashes."""
-
-    @field_validator("*")
-    @classmethod
-    def _no_time_before_now(cls, value: Any) -> Any:
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, timedelta) and one < timedelta(0):
-                raise ValueError("must not be negative")
-        return value
 
     @field_validator("database_url")
     @classmethod
@@ -279,12 +263,6 @@ class Settings(BaseModel):
     def _no_separator_of_temporals(cls, value: str) -> str:
         if value and not re.fullmatch(NAME_FORM, value):
             raise ValueError("must be 1 to 64 letters, digits, '_', '.' or '-'")
-        return value
-
-    @field_validator("retention")
-    @classmethod
-    def _possible_time(cls, value: str) -> str:
-        parse_kept(value)
         return value
 
     @field_validator("crash_at")
@@ -330,13 +308,6 @@ class Settings(BaseModel):
             recovery_limit=self.recovery_limit,
             compensation_limit=self.compensation_limit,
         )
-
-    @field_validator("lease", "checkpoint_every")
-    @classmethod
-    def _some_pause(cls, value: timedelta) -> timedelta:
-        if value < timedelta(seconds=1):
-            raise ValueError("must be at least 1 s")
-        return value
 
 
 def load_settings(environ: Mapping[str, str] | None = None, env_file: Path = ENV_FILE) -> Settings:

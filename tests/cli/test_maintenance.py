@@ -209,7 +209,7 @@ def test_what_serves_ends_by_a_signal_between_two_rounds(
     ("arguments", "setting", "why"),
     [
         (("--apply", "--keep", "r"), "", "name one"),
-        ((), "soon", "'soon' is no duration such as 12h or 365d"),
+        ((), "soon", "must be a duration such as 90s, 15m, 24h or 7d"),
         (("--release", "nobody-has-it"), "", "run not found: nobody-has-it"),
     ],
 )

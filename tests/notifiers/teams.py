@@ -121,11 +121,12 @@ def press(action: dict[str, Any], by: str, **changes: Any) -> dict[str, Any]:
 
 
 def signed(*, by: RSAKey | None = None, **changes: Any) -> dict[str, str]:
-    """Return the headers with which the Bot Framework sends an activity."""
+    """Return the headers with which the Bot Framework sends an activity; no claim is ``None``."""
     now, by = int(time.time()), by or key("msteams")
     claims = {"iss": "https://api.botframework.com", "aud": APP_ID, "serviceurl": SERVICE}
     claims |= {"nbf": now - 60, "exp": now + 3600, **changes}
-    token = jwt.encode({"alg": "RS256", "kid": by.kid}, claims, by)
+    said = {name: value for name, value in claims.items() if value is not None}
+    token = jwt.encode({"alg": "RS256", "kid": by.kid}, said, by)
     return {"authorization": f"Bearer {token}", "content-type": "application/json"}
 
 

@@ -203,19 +203,25 @@ async def test_a_press_in_teams_counts_once_and_only_whoever_presses_is_told(
     assert pages.forwarded == [OURS, OURS]
 
 
-async def test_keys_that_never_come_whole_hold_up_nobody_for_long(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [(b'{"jwks_uri":', "TimeoutError"), (b'{"jwks_uri": "http://keys.example"}', "no jwks_uri")],
+    ids=["never whole", "without TLS"],
+)
+async def test_keys_come_in_time_and_over_tls(
+    monkeypatch: pytest.MonkeyPatch, says: bytes, why: str
 ) -> None:
-    class Silent(httpx.AsyncBaseTransport):
+    class Microsoft(httpx.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            async def begin() -> AsyncIterator[bytes]:
-                yield b'{"jwks_uri":'
-                await asyncio.Event().wait()
+            async def told() -> AsyncIterator[bytes]:
+                yield says
+                if not says.endswith(b"}"):
+                    await asyncio.Event().wait()
 
-            return httpx.Response(200, content=begin())
+            return httpx.Response(200, content=told())
 
-    monkeypatch.setattr(oidc, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(oidc, "_PATIENCE_S", 0.05)
     signer = oidc.BotFramework(teams.APP_ID)
-    signer._transport = Silent()
-    with pytest.raises(oidc.ProviderAway, match="TimeoutError"):
+    signer._transport = Microsoft()
+    with pytest.raises(oidc.ProviderAway, match=why):
         await signer.metadata()

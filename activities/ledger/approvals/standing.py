@@ -145,16 +145,13 @@ def _is_over(tx: Transaction, standing: Standing) -> bool:
     return left_ms + stood_still(tx, standing.scope.tool, None, standing.granted_ms) <= 0
 
 
-def why_unsigned(tx: Transaction, standing: Standing, *, in_force: bool = True) -> str | None:
-    """Return why nothing proves that its granter has granted exactly this; ``None``: it is proven.
-
-    Its key has to count now; if not ``in_force``, it had to when this was granted.
-    """
+def why_unsigned(tx: Transaction, standing: Standing) -> str | None:
+    """Return why nothing proves that its granter has granted this; ``None``: it is proven."""
     kept = StoredSignature(
         *(standing.signature, standing.granter, standing.kid, standing.nonce, standing.granted_ms)
     )
     try:
-        _, claims = verify_stored(tx, kept, StandingClaims, in_force=in_force)
+        _, claims = verify_stored(tx, kept, StandingClaims)
     except BadSignature as error:
         return str(error)
     return None if claims.scope == standing.scope else "its signature is for something else"

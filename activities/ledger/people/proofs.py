@@ -167,9 +167,7 @@ def verify_stored(
     return key, claims
 
 
-def why_unproven(
-    tx: Transaction, row: Mapping[str, Any], asked: approvals.Assurance, *, in_force: bool = True
-) -> str | None:
+def why_unproven(tx: Transaction, row: Mapping[str, Any], asked: approvals.Assurance) -> str | None:
     """Return why nothing proves a decision on record to be its approver's; ``None``: it is proven.
 
     Not for votes of standing approvals: those are as good as what they were granted by.
@@ -180,7 +178,7 @@ def why_unproven(
     if kept.signature is None or kept.nonce is None:  # The nonce is what is on record once.
         return "it is not signed"
     try:
-        key, claims = verify_stored(tx, kept, _claims_of(kept.signature), in_force=in_force)
+        key, claims = verify_stored(tx, kept, _claims_of(kept.signature))
         decision = approvals.Decision(
             approval_id=row["approval_id"],
             params_hash=row["params_hash"],
