@@ -83,14 +83,19 @@ async def receipt(
     caller: options.Sender,
     run: options.Run,
     to: Annotated[
-        Path | None, typer.Option(help="Write it to this file; without, to stdout.")
+        Path | None, typer.Option(help="Write it to this new file; without, to stdout.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> ExitCode:
     """Write a run's signed receipt, which a stranger checks with `surehand-verify`.
 
     Example: surehand receipt refund-1 --key ana.pem --to refund-1.receipt.json
     """
     run_id = caller.run_id(run)
+    if to is None and sys.stdout.isatty():
+        raise WrongUse(f"name a file: --to {run_id.replace('/', '-')}.receipt.json")
+    if to is not None and to.exists() and not force:
+        raise WrongUse(f"{to}: there is a file of that name; --force overwrites it")
     async with ledger_of(read_settings()) as ledger:
         found = await ledger.transact(caller.tenant, read_receipt, run_id)
     text = sign_receipt(caller.settings, found)

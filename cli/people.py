@@ -178,8 +178,6 @@ Roles = Annotated[
 Permissions = Annotated[
     list[str] | None, typer.Option("--permission", metavar="PERMISSION", help="What tools need.")
 ]
-
-
 PublicKeyFile = Annotated[
     Path | None,
     typer.Option(
@@ -302,9 +300,7 @@ async def list_principals(
             f"there is no principal {name!r}; all: `{caller.settings.command('principal', 'list')}`"
         )
     if history:
-        rows = [
-            [shown_time(one.at), one.principal, one.change, one.what, one.actor] for one in past
-        ]
+        rows = [[shown_time(c.at), c.principal, c.change, c.what, c.actor] for c in past]
         columns: Sequence[str] = ("at", "principal", "change", "what", "by")
         return Reply(PrincipalHistory(changes=past), table_or(columns, rows, "No changes"))
     rows = [

@@ -262,9 +262,11 @@ def view_lines(connection: Connection, view: RunView, calls: CallProgress) -> Li
         yield from held_lines(held)
     others = [item for item in view.result.waiting_for if item.id not in asked]
     yield from open_lines(connection, view.result.model_copy(update={"waiting_for": others}))
-    verdicts = [[v.approval_id, v.code, verdict_text(v)] for v in view.verdicts]
+    refused = [v for v in view.verdicts if v.code is not VerdictCode.ACCEPTED]  # others: below
+    verdicts = [[v.approval_id, v.code, verdict_text(v)] for v in refused]
     signals = [[shown_time(s.at), s.name, s.reason] for s in view.refused_signals]
-    timeline = [[shown_time(t.at), t.step_id or "", t.text] for t in view.timeline]
+    told = [t for t in view.timeline if t.text != view.result.error]  # the first line has that
+    timeline = [[shown_time(t.at), t.step_id or "", t.text] for t in told]
     for columns, rows in (
         (("decision on", "verdict", "because"), verdicts),
         (("time", "refused signal", "because"), signals),

@@ -24,7 +24,7 @@ from surehand.process.exits import SurehandError
 from surehand.workflows.plain_text import plain
 
 _HERE: Final = Path(__file__).parent
-_TYPES: Final = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 #: Nothing but our own files; no script makes markup out of text.
 POLICY: Final = "; ".join(
     (
@@ -93,7 +93,7 @@ def error(request: Request, status: int, reason: str, me: str | None = None) -> 
 def static_files() -> Mapping[str, tuple[bytes, str]]:
     """Return the files that pages load, by name, with their types; no other ones are served."""
     return {
-        file.name: (file.read_bytes(), _TYPES[file.suffix])
+        file.name: (file.read_bytes(), f"{_TYPES[file.suffix]}; charset=utf-8")
         for file in sorted((_HERE / "static").iterdir())
         if file.suffix in _TYPES
     }

@@ -111,7 +111,7 @@ def run_document(
         "principal": me.name,
         **own_keys(keys),
         "run_id": result.run_id,
-        "title": _run_title(view),
+        "title": view.plan.goal or result.run_id,
         "state": f"{words[0].upper()}{words[1:]}{f': {result.error}' if result.error else '.'}",
         "kind": kind,
         "started": f"Started for {view.user}{f' by {by}' if by not in ('', view.user) else ''}.",
@@ -137,17 +137,13 @@ def run_document(
     }
 
 
-def _run_title(view: RunView) -> str:
-    return view.plan.goal or view.result.run_id
-
-
 def question_lines(view: RunView) -> Iterator[dict[str, Any]]:
     """Yield a line for each thing but an approval that a run waits for people for."""
     told = [("waiting_input", one.question) for one in view.interrupts]
     told += [(_PAUSES[one.kind][0], one.question) for one in others_of(view)]
     for state, text in told:
         words, kind = _STATES[state]
-        about = {"run_id": view.result.run_id, "goal": _run_title(view)}
+        about = {"run_id": view.result.run_id, "goal": view.plan.goal or view.result.run_id}
         yield {**about, "text": text or words, "what": words, "kind": kind}
 
 

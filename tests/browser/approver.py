@@ -111,7 +111,7 @@ class Approver:
     async def sees_the_call(self) -> None:
         """Wait until the page has checked what it shows."""
         check = self.page.locator("#check")
-        await expect(check).to_have_text("You sign exactly what is shown here.")
+        await expect(check).to_have_text("You decide on exactly what is shown here.")
 
     async def says(self, *texts: str) -> None:
         """Wait until the page has said each of these texts of what was decided."""

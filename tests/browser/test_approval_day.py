@@ -129,7 +129,7 @@ async def test_whoever_is_told_opens_the_link_sees_the_call_and_approves_it_with
         await phone.presses("Sign in")
         await expect(ann.page.get_by_role("heading", level=1)).to_have_text(message["what"])
         await expect(ann.page.locator("#check")).to_have_text(
-            "You sign exactly what is shown here."
+            "You decide on exactly what is shown here."
         )
         [request] = stage.approval_rows(run)
         assert request["state"] == "pending"  # a link decides nothing

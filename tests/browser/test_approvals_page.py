@@ -177,7 +177,7 @@ async def test_an_edit_by_the_form_asks_anew_for_the_new_params_and_nothing_else
         await ann.opens(again.approval_id)
         await expect(ann.page.locator(".changes li")).to_have_text(["amount: 120.0050.00"])
         await expect(ann.page.locator(".changes del")).to_have_text("120.00")
-        await expect(ann.page.locator("#check")).to_contain_text("You sign exactly what")
+        await expect(ann.page.locator("#check")).to_contain_text("You decide on exactly what")
 
     assert again.params == {**request.params, "amount": "50.00"}
     assert stage.shop.counts(order_id)["refunds"] == 0
@@ -427,7 +427,7 @@ async def test_several_are_approved_at_once_each_by_a_signature_of_its_own(
         for request in requests:
             await ann.page.get_by_label(f"Choose: {request.description}").check()
         await ann.page.get_by_role("button", name="Look at those chosen").click()
-        await expect(ann.page.get_by_text("You sign exactly what is shown here.")).to_have_count(2)
+        await expect(ann.page.get_by_text("You decide on exactly what")).to_have_count(2)
         await ann.reads()
         await ann.page.get_by_role("button", name="Approve all of these (2)").press("Enter")
         await expect(ann.page.locator("#said")).to_have_text("2 of 2 decisions count.")
@@ -452,7 +452,7 @@ async def test_one_call_that_is_not_as_it_is_asked_keeps_all_of_several_from_bei
         await changed_on_its_way(ann.page, runs[0], {"tool": "payments.charge"})
         await ann.page.goto(f"{served.url}/several?id={quote(ids[0])}&id={quote(ids[1])}")
         await expect(ann.page.get_by_text("You cannot approve it here")).to_have_count(1)
-        await expect(ann.page.get_by_text("You sign exactly what is shown here.")).to_have_count(1)
+        await expect(ann.page.get_by_text("You decide on exactly what")).to_have_count(1)
         await expect(ann.page.locator("#approve")).to_be_disabled()
     assert [stage.decision_rows(run) for run in runs] == [[], []]
 

@@ -112,7 +112,7 @@ async def test_a_server_with_keys_shows_params(stage: Stage, ann: Approver, orde
         await ann.signs_in()
         await ann.page.get_by_role("link", name=order_id).click()
         await expect(ann.page.locator("#check")).to_have_text(
-            "You sign exactly what is shown here."
+            "You decide on exactly what is shown here."
         )
         assert json.loads(await ann.page.locator("#json").text_content() or "") == request.params
         await ann.approves()

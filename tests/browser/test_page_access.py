@@ -133,12 +133,13 @@ async def test_axe_finds_nothing_wrong_anywhere(stage: Stage, ann: Approver, ord
         await look("keys", "/keys", "This browser has no key")
         public = await ann.makes_a_key()
         await look("keys", "", "Your key is made, but not registered yet.", "with one")
-        await look("approval", f"/approval?id={ids[0]}", "will not be signed", "without a key")
+        waits = "marked so. Your key waits for an administrator to register it. Show the command"
+        await look("approval", f"/approval?id={ids[0]}", waits, "with a key that waits")
         ann.served.register("ann", public)
         await look("keys", "/keys", "your key is registered", pictured=True)
         await look("list", "/?of=all&tool=mail.send", "Nothing to decide", "of nothing")
         one = f"/approval?id={ids[0]}"
-        await look("approval", one, "You sign exactly what is shown here.", pictured=True)
+        await look("approval", one, "You decide on exactly what is shown here.", pictured=True)
         await page.locator("#call summary").click()
         await look("approval", "", "Short hash", "with its details")
         await page.get_by_role("button", name="Edit").click()

@@ -166,6 +166,9 @@ def test_the_first_refund_is_taken_back_once_when_the_second_is_rejected(verbs: 
     ended = verbs(*start, "--wait", "--json")
 
     assert ended.code == 20
+    shown = verbs("show", run).out
+    # In the first line, at the step, and once in the story.
+    assert (shown.count("not returned"), "accepted" in shown) == (3, False)
     assert bank.counts() == {"refund": 1, "cancellation": 1}
     entries: list[dict[str, Any]] = verbs("effects", run, "--json").document()["rows"]
     refund, undo = sorted(entries, key=lambda row: str(row["tool"]), reverse=True)

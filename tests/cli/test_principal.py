@@ -172,7 +172,9 @@ def test_a_command_that_is_refused_in_its_middle_has_changed_nothing(office: Off
 def test_somebody_who_is_there_is_not_added_again(office: Office) -> None:
     office.done("add", "ana")
 
-    assert "there is a principal 'ana' already" in office.refused("add", "ana", "--role", "ops")
+    said = office.refused("add", "ana", "--role", "ops")
+
+    assert "there is a principal 'ana' already: use `principal grant`" in said
 
 
 @pytest.mark.parametrize("verb", ["grant", "revoke", "list"])

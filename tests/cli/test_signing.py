@@ -27,7 +27,8 @@ from surehand.client.messages import claims_for, new_key, read_key, sign
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.verify import header_kid, kid_of, read_public_key
 from surehand.workflows.contracts.approvals import Decision, DecisionClaims, DecisionOutcome
-from tests.cli.starter import Run, Verbs
+from tests.cli.starter import Run, Starter, Verbs
+from tests.cli.terminal import Terminal
 
 NOW = 1_800_000_000
 DECISION = Decision(
@@ -253,11 +254,20 @@ def test_a_receipt_is_signed_and_verified_with_neither_ledger_nor_server(
     assert (code, "which you have not named" in said) == (3, True)
 
 
-def test_a_receipt_is_never_unsigned_and_says_if_it_cannot_be_written(
-    verbs: Verbs, new_run: Callable[..., Run], tmp_path: Path
+def test_a_receipt_is_never_unsigned_and_overwrites_nothing_untold(
+    verbs: Verbs, new_run: Callable[..., Run], starter: Starter, tmp_path: Path
 ) -> None:
     run, key = new_run().name, tmp_path / "ana.pem"
     assert verbs("principal", "keygen", str(key)).code == 0
     assert "receipts are signed: name your key" in verbs("receipt", run).line()
     ended = verbs("receipt", run, "--key", str(key), "--to", str(tmp_path / "none" / "file"))
     assert (ended.code, "cannot be written: No such file" in ended.line()) == (74, True)
+    terminal = Terminal(starter.command("receipt", run), starter.environment, tmp_path)
+    terminal.read_until(f"name a file: --to {run}.receipt.json")
+    assert terminal.end() == 2
+    file = tmp_path / "there"
+    file.write_text("other")
+    again = ("receipt", run, "--key", str(key), "--to", str(file))
+    refused, kept = verbs(*again), file.read_text()
+    assert (refused.code, "--force overwrites it" in refused.line(), kept) == (2, True, "other")
+    assert (verbs(*again, "--force").code, file.read_text()[0]) == (0, "{")

@@ -115,7 +115,7 @@ def read(
 
 
 #: Pages that start a server, a shop and a worker themselves.
-ALONE = (README, DOCS / "tutorial.md", RUN_IT)
+ALONE = (README, DOCS / "tutorial.md", RUN_IT, DOCS / "howto" / "mcp.md")
 
 
 @pytest.mark.timeout(LIMIT_S + 60)

@@ -71,7 +71,7 @@ class Key:
 def add_principal(tx: Transaction, name: str, actor: str) -> None:
     _take_turn(tx)
     if has_principal(tx, name):
-        raise PrincipalError(f"there is a principal {name!r} already")
+        raise PrincipalError(f"there is a principal {name!r} already: use `principal grant`")
     tx.execute(insert_row(principals, principal=name, added_ms=tx.now_ms))
     _note_change(tx, name, "added", "", actor)
 
@@ -206,7 +206,7 @@ def has_principal(tx: Transaction, name: str) -> bool:
 def _require_principal(tx: Transaction, name: str) -> None:
     _take_turn(tx)
     if not has_principal(tx, name):
-        raise PrincipalError(f"there is no principal {name!r}")
+        raise PrincipalError(f"there is no principal {name!r}: `principal add` makes one")
 
 
 def _note_change(tx: Transaction, name: str, change: str, what: str, actor: str) -> None:

@@ -12,7 +12,7 @@ import { makeForm } from "./forms.js";
 import { askRun, at, fetchText, follow, made, part, shown, showText, tellStory, words } from "./page.js";
 import { deliver, refuseOtherParams, signed, signerFor } from "./signing.js";
 
-const PROVEN = "You sign exactly what is shown here.";
+const PROVEN = "You decide on exactly what is shown here.";
 const WHOLE = "All of the call is shown here.";
 
 await (part("call") === null ? several() : one());
@@ -38,7 +38,7 @@ async function one() {
   if (deciding) {
     const found = await signerFor([asked]);
     signer = found.signer;
-    hinder(found.why, signer === null || !(signer.key || signer.passkeys));
+    hinder(found);
     release();
     if (asked.left_ms !== null) at(performance.now() + asked.left_ms, over);
   }
@@ -214,10 +214,10 @@ async function several() {
   if (!calls.every((call) => call?.waits)) {
     return;
   }
-  const { signer, why } = await signerFor(calls);
+  const { signer, ...found } = await signerFor(calls);
   const unread = new Set(checks);
   const button = part("approve");
-  hinder(why, signer === null);
+  hinder(found);
   button.addEventListener("click", approve);
   part("onward").addEventListener("click", () => scrollTo([...unread][0]));
   release();
@@ -300,11 +300,11 @@ function doubt(check, why) {
 }
 
 /** Say what stands in the way, or is to be known, above the buttons. */
-function hinder(what, toKeys) {
-  part("hindrance").hidden = !what;
-  if (what) {
-    const link = made("a", { href: "/keys" }, "Set up my key");
-    part("hindrance").replaceChildren(`${what} `, ...(toKeys ? [link] : []));
+function hinder({ why, made: hasKey }) {
+  part("hindrance").hidden = !why;
+  if (why) {
+    const link = made("a", { href: "/keys" }, hasKey ? "Show the command" : "Set up my key");
+    part("hindrance").replaceChildren(`${why} `, link);
   }
 }
 

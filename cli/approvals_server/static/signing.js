@@ -22,8 +22,8 @@ const LOST = "No answer came. Look at this page again before you decide once mor
  * Return with what decisions on requests are signed here.
  *
  * @param {any[]} requests one or several of one person's, as the server tells them
- * @returns {Promise<{signer: Signer | null, why?: string}>} `null`: there is not what it takes;
- *   `why` says so, or says what is to be known
+ * @returns {Promise<{signer: Signer | null, why?: string, made?: boolean}>} `null`: there is not
+ *   what it takes; `why` says so, or says what is to be known; `made`: a key is, and not registered
  */
 export async function signerFor(requests) {
   const [{ tenant, principal, keys, passkeys }] = requests;
@@ -37,6 +37,7 @@ export async function signerFor(requests) {
   }
   let key = null;
   let why = "This browser has no key of yours yet.";
+  const waits = "Your key waits for an administrator to register it.";
   try {
     key = await ownKey(tenant, principal);
   } catch (error) {
@@ -51,10 +52,10 @@ export async function signerFor(requests) {
   }
   if (proofs.every((proof) => proof === "open")) {
     // A key that nobody knows proves nothing, and would have the decision refused.
-    return { signer: {}, why: "Your decision will not be signed, and is marked so." };
+    const unsigned = "Your decision will not be signed, and is marked so.";
+    return { signer: {}, made: key !== null, why: key === null ? unsigned : `${unsigned} ${waits}` };
   }
-  const unknown = "Your key in this browser is not registered yet.";
-  return { signer: null, why: key === null ? why : unknown };
+  return { signer: null, made: key !== null, why: key === null ? why : waits };
 }
 
 /** Return decisions as they are sent; several by passkey take one gesture. */
