@@ -114,6 +114,8 @@ _REASONS: Final[dict[str, str]] = {
     "datetime_parsing": "must be a time such as 2026-12-31T12:30:00Z",
     "datetime_from_date_parsing": "must be a time such as 2026-12-31T12:30:00Z",
 }
+#: As pydantic writes a duration in whole seconds.
+_TIME: Final = re.compile(r"datetime\.timedelta\((?:seconds=)?(\d+)\)")
 _COUNTED: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "too_short": lambda c: f"must have at least {_count_of(c['min_length'], 'entry', 'entries')}",
     "too_long": lambda c: f"must have at most {_count_of(c['max_length'], 'entry', 'entries')}",
@@ -127,6 +129,7 @@ _COUNTED: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "decimal_max_places": lambda c: (
         f"must have at most {_count_of(c['decimal_places'], 'decimal place', 'decimal places')}"
     ),
+    "greater_than_equal": lambda c: _TIME.sub(r"\1 s", f"must be at least {c['ge']}"),
     "literal_error": lambda c: f"must be {c['expected']}",
     "enum": lambda c: f"must be {c['expected']}",
     "value_error": lambda c: str(c["error"]),

@@ -44,7 +44,7 @@ class Connector:
     channels: dict[str, dict[str, dict[str, Any]]]
     """By channel and activity."""
     calls: list[str] = field(default_factory=list)
-    """What was done with messages."""
+    """What was done with messages, or asked for keys."""
     url: str = ""
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1_700_000_000_000))
 
@@ -70,6 +70,7 @@ class Connector:
             case ["v1", ".well-known", "openidconfiguration"]:
                 return 200, {"jwks_uri": f"{self.url}/v1/.well-known/keys"}
             case ["v1", ".well-known", "keys"]:
+                self.calls.append("keys")
                 known = ("msteams", "webchat")
                 return 200, {
                     "keys": [key(of).as_dict(False) | {"endorsements": [of]} for of in known]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from base64 import urlsafe_b64decode
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +18,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from joserfc.jwk import RSAKey
 from starlette.applications import Starlette
 
+from surehand.activities.worker.settings import Settings
 from surehand.cli.approvals_server import chat, oidc
 from surehand.cli.approvals_server.sign_in import Subjects
+from surehand.client.messages import new_key
 from surehand.process.exits import NotReachable, NoWorker, Unanswered
 from surehand.workflows.contracts.approvals import Verdict, VerdictCode
 from tests.notifiers import teams
@@ -44,10 +47,13 @@ class Pages:
     takes: float = 0
     """Seconds until a run has judged."""
     forwarded: list[str] = field(default_factory=list)
+    nonces: list[str] = field(default_factory=list)
 
     async def forward(self, run_id: str, decision: Mapping[str, Any]) -> Verdict:
         await asyncio.sleep(self.takes)
         self.forwarded.append(decision["approval_id"])
+        signed_part = decision["signature"].split(".")[1]
+        self.nonces.append(json.loads(urlsafe_b64decode(f"{signed_part}=="))["jti"])
         if self.raises is not None:
             raise self.raises
         told = {"decision_id": "d-1", "approval_id": OURS, "message": "approved by ann"}
@@ -125,10 +131,10 @@ async def test_presses_are_kept_for_as_long_as_they_could_come_again(
 
 
 @pytest.fixture
-def microsoft(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def microsoft(monkeypatch: pytest.MonkeyPatch) -> Iterator[teams.Connector]:
     with teams.connector() as there:
         monkeypatch.setattr(oidc, "BOT_FRAMEWORK", there.metadata_url)
-        yield
+        yield there
 
 
 def in_teams(approval_id: str = OURS, by: str = "ann-in-entra", **changes: Any) -> bytes:
@@ -163,7 +169,10 @@ def in_teams(approval_id: str = OURS, by: str = "ann-in-entra", **changes: Any) 
     ],
 )
 async def test_what_the_bot_framework_has_not_signed_for_teams_is_no_press(
-    pages: Pages, microsoft: None, headers: Callable[[], dict[str, str]], changes: dict[str, Any]
+    pages: Pages,
+    microsoft: teams.Connector,
+    headers: Callable[[], dict[str, str]],
+    changes: dict[str, Any],
 ) -> None:
     body = in_teams(**changes)
     answer = await pages.client.post("/chat/teams", content=body, headers=headers())
@@ -171,7 +180,7 @@ async def test_what_the_bot_framework_has_not_signed_for_teams_is_no_press(
 
 
 async def test_a_press_in_teams_counts_once_and_only_whoever_presses_is_told(
-    pages: Pages, microsoft: None, monkeypatch: pytest.MonkeyPatch
+    pages: Pages, microsoft: teams.Connector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def send(body: bytes) -> str:
         answer = await pages.client.post("/chat/teams", content=body, headers=teams.signed())
@@ -189,6 +198,9 @@ async def test_a_press_in_teams_counts_once_and_only_whoever_presses_is_told(
     assert await send(body) == "approved by ann"
     again = await pages.client.post("/chat/teams", content=body, headers=teams.signed())
     assert (again.status_code, pages.forwarded) == (401, [OURS])
+    pages.votes.taken.clear()  # as a restart does: the ledger knows the nonce
+    await send(body)
+    assert pages.forwarded.pop() == OURS and len(set(pages.nonces)) == 1
 
     added = json.dumps(teams.press({}, "ann-in-entra", type="conversationUpdate")).encode()
     # A card that refreshes itself wherever somebody looks at it.
@@ -201,6 +213,7 @@ async def test_a_press_in_teams_counts_once_and_only_whoever_presses_is_told(
     monkeypatch.setattr(chat, "_TEAMS_WAITS", 0)
     assert (await send(in_teams())).startswith("Not judged yet")
     assert pages.forwarded == [OURS, OURS]
+    assert microsoft.calls == ["keys"]  # strangers cannot have us ask for more
 
 
 @pytest.mark.parametrize(
@@ -225,3 +238,20 @@ async def test_keys_come_in_time_and_over_tls(
     signer._transport = Microsoft()
     with pytest.raises(oidc.ProviderAway, match=why):
         await signer.metadata()
+
+
+async def test_a_chat_that_is_not_set_takes_no_press_and_none_takes_a_large_one(
+    pages: Pages, tmp_path: Path
+) -> None:
+    large = b"x" * (256 * 1024 + 1)
+    assert (await pages.client.post("/chat/slack", content=large)).status_code == 413
+    new_key(key := tmp_path / "chat.pem")
+    given = {"chat_key": str(key), "chat_principals": str(tmp_path / "chat.yaml")}
+    settings = Settings(**{"database_url": "sqlite:///x", "teams_app_id": teams.APP_ID, **given})
+    votes = chat.chat_of(settings, "acme", pages.votes._registered)
+    transport = httpx.ASGITransport(app=Starlette(routes=votes.routes(pages.forward)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://pages") as client:
+        for name, code in {"slack": 404, "teams": 401}.items():
+            headers = signed(b"payload=", secret="")
+            answer = await client.post(f"/chat/{name}", content=b"payload=", headers=headers)
+            assert answer.status_code == code

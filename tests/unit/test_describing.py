@@ -264,7 +264,7 @@ class Params(BaseModel):
         ({"lines": [7]}, "lines.0: must be a mapping of names to values"),
         (
             {"lines": [{"count": 0}]},
-            "lines.0.sku: is missing; lines.0.count: must be greater than or equal to 1",
+            "lines.0.sku: is missing; lines.0.count: must be at least 1",
         ),
         ({"when": "tomorrow"}, "when: must be a date such as 2026-12-31"),
         ({"urgent": "very"}, "urgent: must be true or false"),

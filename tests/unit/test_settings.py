@@ -92,7 +92,7 @@ def test_a_setting_is_written_as_people_write_it(
             ["SUREHAND_CRASH_AT: 'payments.refund:later' is not tool:point", "after_claim"],
         ),
         ({**GIVEN, "SUREHAND_LEASE": "99999999999999d"}, ["SUREHAND_LEASE"]),
-        ({**GIVEN, "SUREHAND_LEASE": "900ms"}, ["SUREHAND_LEASE: must be greater than"]),
+        ({**GIVEN, "SUREHAND_LEASE": "900ms"}, ["SUREHAND_LEASE: must be at least 1 s"]),
         ({**GIVEN, "SUREHAND_MAX_CACHED_WORKFLOWS": "-1"}, ["SUREHAND_MAX_CACHED_WORKFLOWS"]),
         ({**GIVEN, "SUREHAND_TASK_QUEUE": ""}, ["SUREHAND_TASK_QUEUE"]),
         ({**GIVEN, "SUREHAND_BUILD_ID": "a:b"}, ["BUILD_ID: must be 1 to 64 letters, digits"]),
