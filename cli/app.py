@@ -271,7 +271,8 @@ def build(arguments: Sequence[str] | None = None, *, show_all: bool = True) -> t
     docstrings. So verbs that are not called are not loaded.
     """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.callback(epilog=_EXIT_CODES if show_all else _tell_more())(_read_flags)
+    more = f"`{program()} {_HELP_ALL}` shows all verbs, such as pause, cancel, halt and audit."
+    app.callback(epilog=_EXIT_CODES if show_all else more)(_read_flags)
     named = None if arguments is None else [one for one in arguments if not one.startswith("-")]
     for panel, verbs in _VERBS.items():
         _register_verbs(app, verbs, panel, named, hidden=not show_all and panel != _EVERY_DAY)
@@ -283,10 +284,6 @@ def build(arguments: Sequence[str] | None = None, *, show_all: bool = True) -> t
             _register_verbs(typed, verbs, None, named and named[1:])
         app.add_typer(typed, name=group, rich_help_panel=panel, hidden=not show_all)
     return app
-
-
-def _tell_more() -> str:
-    return f"`{program()} {_HELP_ALL}` shows all verbs, such as pause, cancel, halt and audit."
 
 
 def _register_verbs(

@@ -24,6 +24,7 @@ from surehand.cli.render import (
     silent_line,
     verdict_text,
     waiting_lines,
+    whose_lines,
 )
 from surehand.client.client import Pending, PendingHeld, PendingQuestion, SilentRun
 from surehand.client.connection import SAID_AFTER, Connection
@@ -224,15 +225,7 @@ def approval_lines(
     if one.resources:
         yield f"  resources  {', '.join(one.resources)}"
     yield from _params_lines(settings, one)
-    yield f"  hash       {one.params_hash}"
-    yield f"  undo       {one.undo}"
-    yield f"  asked by   {one.askers}"
-    if one.editors:
-        yield f"  edited by  {', '.join(one.editors)}"
-    for requirement in one.requirements:
-        yield f"  needs      {requirement.as_text()}"
-    if one.excluded:
-        yield f"  not by     {', '.join(one.excluded)}"
+    yield from whose_lines(one)
     yield f"  so far     {', '.join(one.votes) or 'nobody'}"
     yield f"  decisions  {one.assurance.as_text()}"
     yield f"  expires    {_expiry_text(one, now or datetime.now(UTC))}"

@@ -424,16 +424,12 @@ async def _list_saved(caller: Caller, run_id: str) -> Reply:
         await ledger.transact(caller.tenant, reads.require_run, run_id)
         found = await ledger.transact(caller.tenant, checkpoints.list_checkpoints, run_id)
     columns = ("name", "event", "saved", "by", "bytes")
-    return Reply(
-        CheckpointList(run_id=run_id, checkpoints=found),
-        table_or(
-            columns, [_row_of(one) for one in found], f"No checkpoint of run {run_id} is kept"
-        ),
-    )
-
-
-def _row_of(one: SavedCheckpoint) -> list[str]:
-    return [one.name, str(one.seq), shown_time(one.saved_at), one.saved_by, str(one.bytes)]
+    rows = [
+        [one.name, str(one.seq), shown_time(one.saved_at), one.saved_by, str(one.bytes)]
+        for one in found
+    ]
+    shown = CheckpointList(run_id=run_id, checkpoints=found)
+    return Reply(shown, table_or(columns, rows, f"No checkpoint of run {run_id} is kept"))
 
 
 async def _read_saved(caller: Caller, run_id: str, name: str) -> dict[str, Any]:

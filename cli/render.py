@@ -158,15 +158,7 @@ def request_details(request: ApprovalRequest) -> Iterator[str]:
     yield f"{request.approval_id}  {request.description}"
     yield f"  tool       {request.tool} (version {request.version})"
     yield f"  params     {json.dumps(request.params, ensure_ascii=False)}"
-    yield f"  hash       {request.params_hash}"
-    yield f"  undo       {request.undo}"
-    yield f"  asked by   {' and '.join([request.askers, *_mark_editors(request)])}"
-    if request.foreign:
-        yield f"  foreign    its run has read content from outside: {foreign_text(request.foreign)}"
-    for requirement in request.requirements:
-        yield f"  needs      {requirement.as_text()}"
-    if request.excluded:
-        yield f"  not by     {', '.join(request.excluded)}"
+    yield from whose_lines(request)
     if request.votes:
         yield f"  so far     {', '.join(request.votes)}"
     if request.assurance is not Assurance.OPEN:
@@ -184,8 +176,18 @@ def request_lines(connection: Connection, run_id: str, request: ApprovalRequest)
         yield f"  {commands.get('temporal', commands['sign'])}"
 
 
-def _mark_editors(request: ApprovalRequest) -> list[str]:
-    return [f"{editor} (edited)" for editor in request.editors]
+def whose_lines(request: ApprovalRequest) -> Iterator[str]:
+    """Yield what the decision is on, who has asked, and who may decide."""
+    yield f"  hash       {request.params_hash}"
+    yield f"  undo       {request.undo}"
+    editors = (f"{editor} (edited)" for editor in request.editors)
+    yield f"  asked by   {' and '.join([request.askers, *editors])}"
+    if request.foreign:
+        yield f"  foreign    its run has read content from outside: {foreign_text(request.foreign)}"
+    for requirement in request.requirements:
+        yield f"  needs      {requirement.as_text()}"
+    if request.excluded:
+        yield f"  not by     {', '.join(request.excluded)}"
 
 
 def silent_line(run: SilentRun) -> str:

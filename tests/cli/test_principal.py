@@ -492,7 +492,7 @@ def test_what_is_set_is_shown_and_what_is_not_named_stays(quota_office: QuotaOff
         (("--tokens-per-day", "9" * 19), "use a whole number of at most 1000000000000000000"),
         (("--money-per-day", "NaN"), "--money-per-day 'NaN': use a decimal of at most"),
         (("--money-per-day", "9000000000.1"), "use a decimal of at most 9000000000"),
-        (("--over", "wait"), "--over 'wait': use queue or reject"),
+        (("--over", "wait"), "'wait' is not one of 'queue', 'reject'"),
         (("--weight", "0"), "--weight 0: use 0.001 to 1000"),
         (("--weight", "nan"), "--weight nan: use 0.001 to 1000"),
     ],

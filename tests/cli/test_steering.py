@@ -248,7 +248,7 @@ def test_an_edited_request_shows_who_changed_what(verbs: Verbs, new_run: NewRun)
     text = verbs("show", second).out
     assert f"  changed    from {first}\n" in text
     assert '             -   "amount": "120.00",\n             +   "amount": "15.00",\n' in text
-    assert "  edited by  bob\n" in text
+    assert " and bob (edited)\n" in text
     assert shown(verbs, second).replaces == first
     assert "edited by bob (unverified); another request asks" in verbs("show", first).out
 
@@ -317,6 +317,7 @@ def test_policies_votes_resources_and_the_wish_for_signatures_are_said() -> None
         resources=["account:7", "account:8"],
         assurance="signed",
         editors=["bob"],
+        foreign=[{"tool": "mail.read", "step_id": "inbox"}],
     )
 
     for part in (
@@ -325,7 +326,8 @@ def test_policies_votes_resources_and_the_wish_for_signatures_are_said() -> None
         "so far     ann",
         "resources  account:7, account:8",
         "decisions  have to be signed",
-        "edited by  bob",
+        "asked by   uma and bob (edited)",
+        "foreign    its run has read content from outside: mail.read (step inbox)",
     ):
         assert part in text
 
