@@ -294,12 +294,9 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
         encryption = None if keys is None else RunEncryption(keys)
         converter = data_converter(lambda: artifacts.blobs, waits=True, encryption=encryption)
         all_plugins = plugins if traces is None else [traces.plugin, *plugins]
+        own_name = worker_identity()
         client = await connect(
-            target,
-            runtime=runtime,
-            converter=converter,
-            plugins=all_plugins,
-            identity=worker_identity(),
+            target, runtime=runtime, converter=converter, plugins=all_plugins, identity=own_name
         )
         log.info(
             "worker.loaded",
@@ -375,8 +372,14 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
         context.watchdog.start()
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
+        told = list[str]()
+
+        def stop(number: signal.Signals) -> None:
+            told.append(number.name)
+            stopping.set()
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopping.set)
+            loop.add_signal_handler(number, stop, number)
         secrets = Secrets.of(settings)
         readiness = health.Readiness.of(ledger, client, secrets.hide)
         outbox = Outbox(
@@ -407,7 +410,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             await beside
         if traces is not None:
             await traces.close()
-        log.info("worker.stopped")
+        log.info("worker.stopped", signal=told[0])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -278,6 +278,7 @@ class _Worker:
         self._shown = 0
         self._ready = False
         self._child = _child("worker", "surehand.worker")
+        self._printer.say(f"Worker    process {self._child.pid}")
 
     def stop(self) -> None:
         """End it in good order; no-op when it has ended."""

@@ -173,9 +173,11 @@ def test_a_wheels_agent_pays_once(wheel_programs: Path, temporal_cli: Path, tmp_
             match line.split():
                 case ["surehand", "approve", approval, *_]:
                     user.approve(dev, approval)
-                case ["pkill", *rest]:  # none but that one's
+                case ["kill", "-9", "PID"]:
                     dev.wait_for(lambda: not (tmp_path / "hang").exists())
-                    user.run(shlex.join(["pkill", "-P", str(dev.pid), *rest]))
+                    os.kill(
+                        int(re.findall(r"^Worker    process (\d+)$", dev.output(), re.M)[-1]), 9
+                    )
                 case _:
                     said += user.run(line)
 

@@ -65,6 +65,7 @@ def end_of(dev: Child) -> int | None:
 
 
 def test_a_worker_that_is_killed_starts_again_and_ctrl_c_ends_all_of_it(dev: Child) -> None:
+    assert f"Worker    process {pid_of(dev, 'surehand.worker')}\n" in dev.output()
     os.kill(pid_of(dev, "surehand.worker"), signal.SIGKILL)
 
     dev.wait_for(lambda: dev.output().count("worker.ready") == 2)

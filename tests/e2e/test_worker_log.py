@@ -106,6 +106,7 @@ async def test_a_stopping_worker_ends_its_call(stage: Stage, order_id: str) -> N
             assert await asyncio.to_thread(leaving.stop) == 0
             result = await run.completed()
 
+    assert re.search("worker.stopped.*SIGTERM", leaving.output())
     assert step(result, "refund").attempts == 1
     assert stage.shop.requests("refunds")["received"] == before + 1
     assert stage.made(order_id) == (1, 1, 1)
