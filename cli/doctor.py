@@ -223,21 +223,18 @@ async def _server_checks(caller: Caller) -> list[Check]:
 
 def _no_server(detail: str, address: str) -> Check:
     if address in EMBEDDED:
-        fix = "start one here, and wait for it (or set TEMPORAL_ADDRESS to your own)"
+        fix = "start one here, and wait for it (or set TEMPORAL_ADDRESS to your own);"
+        fix += f" `{command('dev')}` starts server and worker in one terminal"
         commands = [f"{command('server')} &", command("server", "--wait")]
     else:
-        fix = (
-            "start it (the line waits for it), or name another one in TEMPORAL_ADDRESS; without"
-            " one it is the embedded server's"
-        )
+        fix = "start it (the line waits for it), or mend TEMPORAL_ADDRESS (unset: a server here)"
         commands = [command("server", "--wait")]
     return _wrong("server", detail, fix, *commands)
 
 
 def _no_worker(detail: str) -> Check:
     fix = "start one (or set SUREHAND_TASK_QUEUE to the queue that yours polls)"
-    commands = [f"{command('worker')} &"]
-    return _wrong("worker", detail, fix, *commands)
+    return _wrong("worker", detail, fix, f"{command('worker')} &")
 
 
 async def _run_check(
@@ -261,12 +258,8 @@ async def _check_namespace(connection: Connection) -> Check:
         return _right("namespace", name)
     line = f"temporal operator namespace create --namespace {shlex.quote(name)}"
     line += f" --address {shlex.quote(connection.target.address)}"
-    return _wrong(
-        "namespace",
-        f"{name} does not exist",
-        "make it (or set TEMPORAL_NAMESPACE to one that exists)",
-        line,
-    )
+    fix = "make it (or set TEMPORAL_NAMESPACE to one that exists)"
+    return _wrong("namespace", f"{name} does not exist", fix, line)
 
 
 async def _check_attributes(connection: Connection) -> Check:
@@ -280,14 +273,9 @@ async def _check_attributes(connection: Connection) -> Check:
     added = " ".join(
         f"--name {key.name} --type {key.indexed_value_type.name.title()}" for key in missing
     )
-    return _wrong(
-        "search attributes",
-        f"missing: {', '.join(key.name for key in missing)}",
-        "register them",
-        " ".join(
-            ["temporal operator search-attribute create", *connection.temporal_options(), added]
-        ),
-    )
+    words = ["temporal operator search-attribute create", *connection.temporal_options(), added]
+    detail = f"missing: {', '.join(key.name for key in missing)}"
+    return _wrong("search attributes", detail, "register them", " ".join(words))
 
 
 async def _check_worker(connection: Connection) -> Check:
@@ -367,12 +355,8 @@ async def _own_checks(caller: Caller) -> list[Check]:
     except SurehandError as error:
         first = NOT_LOOKED_AT.format("the settings")
         named = bool(caller.environment.get("SUREHAND_TOOL_MODULES"))
-        tools = _wrong("tools", first, "mend the settings")
-        return [
-            _wrong_settings(caller, str(error)),
-            tools if named else _no_tools(),
-            _no_database(first),
-        ]
+        tools = _wrong("tools", first, "mend the settings") if named else _no_tools()
+        return [_wrong_settings(caller, str(error)), tools, _no_database(first)]
     version = f", worker version {settings.build_id}" if settings.build_id else ""
     found = [_right("settings", f"decisions {settings.decisions}{version}")]
     tools = _tools(settings)

@@ -414,6 +414,7 @@ def test_doctor_with_nothing_configured_lists_all_there_is_to_do_in_lines_to_pas
         "python starter.py server --wait",
         "python starter.py worker &",
     ]
+    assert "`python starter.py dev` starts server and worker in one terminal" in said
     assert list(tmp_path.iterdir()) == []
 
 
