@@ -36,13 +36,15 @@ from surehand.activities.limits_file import LimitsError, read_halt_policy
 from surehand.activities.tools.toolbox import LONGEST_NAME
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
-from surehand.cli.options import ledger_of, read_settings, translated
+from surehand.cli.options import Caller, ledger_of, read_settings, translated
 from surehand.cli.people import read_small
 from surehand.cli.printer import Lines, Reply, Shape, Table, counted, shown_time, time_of
+from surehand.cli.tools import named_tools
 from surehand.client.messages import compose_lift
-from surehand.process.exits import NotFound, WrongUse
+from surehand.process.exits import NotFound, SurehandError, WrongUse
 from surehand.process.program import command
 from surehand.workflows.contracts.approvals import Assurance, Decision
+from surehand.workflows.plain_text import suggest_name
 
 #: Seconds between two looks at what was under way.
 _PAUSE = 0.5
@@ -128,12 +130,14 @@ async def halt(
         return show_halt(tx, halt_calls(tx, who, reason.strip(), *how))
 
     async with ledger_of(settings) as ledger:
+        if tool is not None:
+            await _refuse_misspelt(caller, ledger, tool)
         try:
             shown = await ledger.transact(caller.tenant, begin)
         except HaltError as error:
             raise WrongUse(str(error)) from error
         with suppress(LedgerUnavailable):  # the halt stands, whatever is known of its scope
-            for what in await ledger.transact(caller.tenant, find_unknown_scope, shown.halt):
+            for what in await ledger.transact(caller.tenant, find_unknown_scope, run_id, tool):
                 caller.printer.warn(f"the ledger knows no {what}: is that how it is written?")
         if not follow:
             return Reply(shown, _halt_lines(shown))
@@ -151,6 +155,21 @@ async def halt(
                 break
             await asyncio.sleep(_PAUSE)
     return Reply(shown.model_copy(update={"under_way": ended}), "No write is under way.")
+
+
+async def _refuse_misspelt(caller: Caller, ledger: Ledger, tool: str) -> None:
+    """Refuse what is nearly the name of a tool of this folder, unless calls of it are recorded.
+
+    Tools that cannot be loaded, or are not named here, stop no halt.
+    """
+    near = ""
+    with suppress(SurehandError):
+        known = loaded.names() if (loaded := named_tools(caller)) else ()
+        near = "" if tool in known else suggest_name(tool, known)
+    if near:
+        unknown = await ledger.transact(caller.tenant, find_unknown_scope, None, tool)
+        if unknown:
+            raise WrongUse(f"nothing is halted: there is no tool {tool!r} here{near}")
 
 
 async def lift(
@@ -256,10 +275,7 @@ def _halt_lines(shown: HaltShown) -> Lines:
     undo = "waits, too" if halt.undo_too else "goes on"
     yield f"  No call that it covers begins. What undoes effects {undo}."
     if shown.under_way:
-        rows = [
-            [_TOLD[one.state], one.tool, one.key, one.run_id, one.step_id]
-            for one in shown.under_way
-        ]
+        rows = [[_TOLD[o.state], o.tool, o.key, o.run_id, o.step_id] for o in shown.under_way]
         has = "has" if len(rows) == 1 else "have"
         yield f"  {counted(len(rows), 'write')} {has} no outcome yet:"
         yield Table(("outcome", "tool", "key", "run", "step"), rows)

@@ -358,13 +358,13 @@ def read_entry_states(tx: Transaction, entry_ids: Iterable[str]) -> dict[str, st
     }
 
 
-def find_unknown_scope(tx: Transaction, halt: Halt) -> list[str]:
+def find_unknown_scope(tx: Transaction, run_id: str | None, tool: str | None) -> list[str]:
     """Return what of a halt's scope nothing is recorded of: it may be misspelt."""
     unknown = list[str]()
-    if halt.run_id is not None and tx.one(rows_of(runs, "run_id", run_id=halt.run_id)) is None:
-        unknown.append(f"run {halt.run_id}")
-    if halt.tool is not None:
-        used = (rows_of(table, "tool", tool=halt.tool) for table in (effects, approvals, steps))
+    if run_id is not None and tx.one(rows_of(runs, "run_id", run_id=run_id)) is None:
+        unknown.append(f"run {run_id}")
+    if tool is not None:
+        used = (rows_of(table, "tool", tool=tool) for table in (effects, approvals, steps))
         if all(tx.one(query.limit(1)) is None for query in used):
-            unknown.append(f"call of {halt.tool}")
+            unknown.append(f"call of {tool}")
     return unknown

@@ -101,6 +101,25 @@ def test_whoever_follows_hears_how_each_call_has_ended(office: Office) -> None:
 
 
 @both
+def test_nearly_the_name_of_a_tool_of_this_folder_is_refused_and_halts_nothing(
+    office: Office,
+) -> None:
+    asked = ("halt", "--reason", REASON, "--tool", "payment.refund")
+    ended = office.say(*asked, SUREHAND_TOOL_MODULES="surehand.examples.shop.tools")
+    assert ended.code == 2, ended
+    assert "nothing is halted: there is no tool 'payment.refund' here; did you mean" in ended.line()
+    assert office.rows()["halts"] == []
+
+    assert office.say(*asked, SUREHAND_TOOL_MODULES="not_there").code == 0, "no tools stop a halt"
+    with office.scene() as scene:
+        scene.open_run("run-1")
+        scene.claimed(scene.call(tool="payments.refunds"))
+    called = ("halt", "--reason", REASON, "--tool", "payments.refunds")
+    ended = office.say(*called, SUREHAND_TOOL_MODULES="surehand.examples.shop.tools")
+    assert (ended.code, len(office.rows()["halts"])) == (0, 2), "others have called it"
+
+
+@both
 def test_a_scope_of_which_nothing_is_recorded_may_be_misspelt(office: Office) -> None:
     ended = office.say("halt", "--reason", REASON, "--tool", "payment.refund", "--run", "run-7")
     assert ended.code == 0, ended
