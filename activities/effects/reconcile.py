@@ -136,7 +136,7 @@ async def _reap(
 
 
 async def _ask_human(worker: WorkerContext, entry: Entry, why: str) -> str:
-    question = f"{entry.tool} {entry.key}: {why}. Did it happen?"
+    question = f"{entry.tool} {entry.key}: {why.rstrip('.')}. Did it happen?"
 
     def ask(tx: Transaction) -> str:
         if not outcomes.still_ours(tx, entry):

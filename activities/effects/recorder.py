@@ -455,9 +455,9 @@ class EffectRecorder(Recorder):
         """Open an intervention: only a human can tell."""
         if entry.reported_failure is not None:
             why = f"{entry.reported_failure}; {why}"
-        question = f"{self.tool.name} {entry.key}: {why}. Did it happen?"
+        question = f"{self.tool.name} {entry.key}: {why.rstrip('.')}. Did it happen?"
         if self.tool.compensate is not None:
-            question += f" Settled as undo, {self.tool.compensate.tool} takes it back."
+            question += f" If so, `undo` takes it back by {self.tool.compensate.tool}."
 
         def record(tx: Transaction) -> str | None:
             foreign = self.request.foreign
