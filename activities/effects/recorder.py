@@ -457,7 +457,7 @@ class EffectRecorder(Recorder):
             why = f"{entry.reported_failure}; {why}"
         question = f"{self.tool.name} {entry.key}: {why.rstrip('.')}. Did it happen?"
         if self.tool.compensate is not None:
-            question += f" If so, `undo` takes it back by {self.tool.compensate.tool}."
+            question += f" If so, {self.tool.compensate.tool} can undo it."
 
         def record(tx: Transaction) -> str | None:
             foreign = self.request.foreign
