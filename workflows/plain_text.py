@@ -61,9 +61,9 @@ def plain_line(value: object, longest: int = LONGEST_LINE) -> str:
     return line if whole else f"{line[: longest - 1]}…"
 
 
-def markdown(value: object) -> str:
+def markdown(value: object, longest: int = LONGEST_TEXT) -> str:
     """Return ``value`` as one line of Markdown that shows as the plain text it is."""
-    return _MARKUP.sub(r"\\\1", plain_line(value, LONGEST_TEXT))
+    return _MARKUP.sub(r"\\\1", plain_line(value, longest))
 
 
 def _describe_form(pattern: str) -> str:
