@@ -94,7 +94,7 @@ async def receipt(
     run_id = caller.run_id(run)
     if to is None and sys.stdout.isatty():
         raise WrongUse(f"name a file: --to {run_id.replace('/', '-')}.receipt.json")
-    if to is not None and to.exists() and not force:
+    if to is not None and to.is_file() and not force:
         raise WrongUse(f"{to}: there is a file of that name; --force overwrites it")
     async with ledger_of(read_settings()) as ledger:
         found = await ledger.transact(caller.tenant, read_receipt, run_id)

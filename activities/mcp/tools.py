@@ -153,6 +153,10 @@ def _tool(reviewed: Reviewed, server_name: str, name: str) -> tool.Tool:
         raise McpFileError(f"{where}: {error}") from error
 
 
+#: Where a schema has one of these, its properties may not be all that there is.
+_SAYS_MORE: Final = {"$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties"}
+
+
 def _require_paths(where: str, said: McpTool, facts: Mapping[str, Any]) -> None:
     """Refuse a path that the reviewed schemas do not have, as far as they say what there is."""
     rule = said.lookup
@@ -165,7 +169,9 @@ def _require_paths(where: str, said: McpTool, facts: Mapping[str, Any]) -> None:
         schema: Any = {"properties": facts}
         for part in path.split("."):
             known = schema.get("properties") if isinstance(schema, Mapping) else None
-            if not isinstance(known, Mapping) or schema.get("additionalProperties"):
+            if not isinstance(known, Mapping) or _SAYS_MORE & schema.keys():
+                break
+            if schema.get("additionalProperties", False) is not False:
                 break
             if part not in known:
                 hint = suggest_name(part, known) or f"; there are: {', '.join(known) or 'none'}"

@@ -239,7 +239,7 @@ class ToolContext:
 
         Args:
             question: What a human reads.
-            answer: JSON Schema (2020-12) of the answer; anything goes without.
+            answer: JSON Schema (2020-12) of the answer; without, all but an empty one goes.
 
         Raises:
             RuntimeError: Nobody can be asked here: a lookup, a precondition, or an undo.
@@ -378,8 +378,14 @@ class Tool:
 
 def name_values(tool: str, values: Mapping[str, Any]) -> str:
     """Return what a call is given as a short line: values as JSON, so that none looks like two."""
-    texts = ((name, json.dumps(value, ensure_ascii=False)) for name, value in values.items())
-    shown = ", ".join(f"{name}={plain_line(text, _LONGEST_VALUE)}" for name, text in texts)
+
+    def show(value: Any) -> str:
+        if len(text := json.dumps(value, ensure_ascii=False)) <= _LONGEST_VALUE:
+            return text
+        # Cut within its quotes, what a value says could be taken for the next one.
+        return f"{json.dumps(value[:90], ensure_ascii=False)}…" if isinstance(value, str) else "…"
+
+    shown = ", ".join(f"{name}={show(value)}" for name, value in values.items())
     return plain_line(f"{tool}: {shown}", _LONGEST_TITLE)
 
 

@@ -250,6 +250,9 @@ def chat_of(settings: Settings, tenant: str, registered: Registered) -> ChatVote
         need = f"{PREFIX}TEAMS_APP_ID needs Authlib"
         loaded = load_extra("surehand.cli.approvals_server.oidc", "approvals", need)
         chats["teams"] = TeamsPresses(loaded.BotFramework(settings.teams_app_id))
+    if not chats:
+        names = f"{PREFIX}SLACK_SIGNING_SECRET or {PREFIX}TEAMS_APP_ID"
+        raise WrongUse(f"setting {names} is missing: it says in which chat buttons count")
     return ChatVotes(
         chats,
         key=read_key(Path(settings.chat_key)),

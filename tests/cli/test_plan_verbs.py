@@ -182,7 +182,7 @@ def test_child_references_come_later(capsys: pytest.CaptureFixture[str], tmp_pat
     ("written", "said"),
     [
         ("{code: ModlRun}", "the workflow ModlRun (SUREHAND_WORKFLOW_MODULES names no modules;"),
-        ("{code: ModlRun}", "did you mean ModelRun?"),
+        ("{code: ModlRun}", "did you mean 'ModelRun'?"),
         ("{agent: 'c:a'}", "the agent c:a (SUREHAND_AGENT_MODULES names no modules)"),
     ],
 )

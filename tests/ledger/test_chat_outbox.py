@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -83,15 +83,16 @@ async def test_a_request_is_told_once_in_its_roles_channel(
     assert [one["action_id"] for one in votes] == (["approve", "reject"] if proof == "chat" else [])
 
 
-@pytest.mark.parametrize("cut", ["description", "message"])
+LONG: Final = {"description": "pay " * 200, "value": 'mail.send: body="pay"…, to="ana"'}
+
+
+@pytest.mark.parametrize("cut", ["description", "value", "message"])
 async def test_what_is_not_shown_whole_has_no_button(
     scene: Scene, slack: Workspace, cut: str
 ) -> None:
     async with chat(scene, slack) as here:
-        long = "pay " * 200 if cut == "description" else "pay"
-        here.scene.ask_approval(
-            here.scene.call(), requirement=FINANCE, proof="chat", description=long
-        )
+        told = {"proof": "chat", "description": LONG.get(cut, "pay")}
+        here.scene.ask_approval(here.scene.call(), requirement=FINANCE, **told)
         if cut == "message":
             needs = ["x" * 400] * 9
             with here.scene.tx() as tx:

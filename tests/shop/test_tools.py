@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from surehand.activities.tools.failures import FailureClass, classify
 from surehand.activities.tools.tool import Partial, ToolContext, Unknown
 from surehand.activities.tools.toolbox import Toolbox, load_toolbox
+from surehand.examples.shop import client
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.references import resolve
@@ -28,6 +29,8 @@ def toolbox() -> Toolbox:
 @pytest.fixture(autouse=True)
 def shop_url(shop: ShopProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_URL", shop.url)
+    # No worker is here that would try again what a busy machine was too slow to connect.
+    monkeypatch.setattr(client, "TIMEOUT", httpx.Timeout(4.5))
 
 
 def context(key: str) -> ToolContext:

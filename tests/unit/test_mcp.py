@@ -147,7 +147,7 @@ def headline(
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({}, 'path="/srv/a.txt", content="' + "x" * 98 + '…, mode="a", size=3'),
+        ({}, 'path="/srv/a.txt", content="' + "x" * 90 + '"…, mode="a", size=3'),
         ({"key": "write:${params.path}:${params.size}"}, 'path="/srv/a.txt", size=3'),
         ({"key": "${params.mode}"}, 'mode="a"'),
     ],
@@ -290,7 +290,13 @@ def test_what_a_server_says_of_its_tool_makes_no_read_of_it(tmp_path: Path) -> N
     assert tool.effect == "WRITE" and tool.approval is not None
 
 
-RETURNED: Final = {"properties": {"notes": {"items": {"properties": {"id": {}}}}}}
+RETURNED: Final = {
+    "properties": {
+        "notes": {"items": {"properties": {"id": {}}}},
+        "either": {"properties": {}, "oneOf": [{"properties": {"id": {}}}, True]},
+        "open": {"properties": {}, "additionalProperties": {}},
+    }
+}
 LOOKUP: Final = {"tool": "find", "found": "output.notes[0].id == key"}
 
 
@@ -311,6 +317,8 @@ LOOKUP: Final = {"tool": "find", "found": "output.notes[0].id == key"}
             {"lookup": {**LOOKUP, "params": {"text": "${params.id}"}}},
             "lookup.params: params.id: there is no 'id'; there are: text",
         ),
+        ({"lookup": {**LOOKUP, "found": "output.either.id == key"}}, None),
+        ({"lookup": {**LOOKUP, "found": "output.open.id == key"}}, None),
         ({"lockup": LOOKUP}, "lockup: unknown field; did you mean 'lookup'?"),
     ],
 )

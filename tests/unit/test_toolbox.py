@@ -332,10 +332,9 @@ def test_a_human_is_told_what_would_happen_and_how_it_would_be_undone() -> None:
     hidden = make(**HUMAN, secret_params=True)
     assert hidden.describe_call(params) == "payments.refund: Pay back."
     long = Params(order="\u202e1" + "0" * 5000, amount=5)
-    assert plain.describe_call(long).startswith('payments.refund: order="\\u202e100')
-    assert (
-        plain.describe_call(long).endswith("0…, amount=5") and len(plain.describe_call(long)) < 200
-    )
+    title = plain.describe_call(long)
+    assert title.startswith('payments.refund: order="\\u202e100')
+    assert title.endswith('0"…, amount=5') and len(title) < 200
     assert told.describe_call(params) == "refund 1001"
     charge = make("payments.charge", version="7", **HUMAN)
     tools = Toolbox([charge, told])

@@ -415,7 +415,7 @@ class StepMaker:
 
         Args:
             question: As people read it.
-            answer: JSON Schema of the answer; ``None`` takes anything.
+            answer: JSON Schema of the answer; ``None`` takes all but an empty one.
             id: The step's id; ``None`` makes one.
             expires_in: How long it waits; ``None``: forever.
             otherwise: What is taken when nobody answers in time; ``None``: the step fails then.

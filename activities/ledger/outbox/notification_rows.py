@@ -113,7 +113,7 @@ def write_approval(tx: Transaction, row: Mapping[str, Any], kind: Kind, number: 
         signed=Assurance(row["assurance"]) is not Assurance.OPEN,
         passkey=Assurance(row["assurance"]).by_passkey,
         # Nobody votes by a button on what was cut.
-        chat=Assurance(row["assurance"]) is Assurance.CHAT and not what.endswith("…"),
+        chat=Assurance(row["assurance"]) is Assurance.CHAT and "…" not in what,
         until=_moment_of(row["expires_ms"]),
     )
     where = {"run_id": row["run_id"], "step_id": row["step_id"]}
