@@ -15,6 +15,8 @@ SECONDS: Final = timedelta(seconds=30)
 DAY: Final = timedelta(hours=24)
 #: What was done in this process, in its order.
 LOG: Final[list[tuple[str, str]]] = []
+#: The keys of calls that have taken a paper out: a busy worker may call again with the same one.
+_TAKEN_OUT: Final = set[str]()
 
 
 class Named(BaseModel):
@@ -55,5 +57,7 @@ async def file(params: Paper, ctx: ToolContext) -> JsonValue:
 @tool("papers.take_out", effect=WRITE, dedupes=Dedupes(DAY), irreversible=True, timeout=SECONDS)
 async def take_out(params: Paper, ctx: ToolContext) -> JsonValue:
     """Take a paper out again."""
-    LOG.append(("take out", params.name))
+    if ctx.idempotency_key not in _TAKEN_OUT:
+        _TAKEN_OUT.add(ctx.idempotency_key)
+        LOG.append(("take out", params.name))
     return {}
