@@ -350,8 +350,8 @@ def run(arguments: Sequence[str]) -> int:
         return int(code or 0) if arguments else ExitCode.WRONG_USE
     except typer.TyperException as error:
         text = error.format_message().replace("Value error, ", "")
-        if text.startswith("Missing "):
-            text += f" {getattr(getattr(error, 'param', None), 'help', '')}"
+        if text.startswith("Missing ") and (param := getattr(error, "param", None)) is not None:
+            text = f"{text} {param.help or ''}".rstrip()
         return _print_mistake(arguments, f"{text} (`--help` shows how)", ExitCode.WRONG_USE)
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED

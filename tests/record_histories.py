@@ -278,6 +278,7 @@ def untraced(history: str) -> str:
 
 
 async def record(names: list[str], folder: Path) -> None:
+    of_ledger = names == [LEDGER.stem]
     url = f"sqlite:///{folder / 'ledger.db'}"
     migrate(url)
     server = DevServer.start(db_file=folder / "temporal.db", ui_port=None)
@@ -286,18 +287,18 @@ async def record(names: list[str], folder: Path) -> None:
         with ShopProcess(folder / "shop.sqlite") as shop:
             os.environ["SHOP_URL"] = shop.url
             async with open_ledger(url) as ledger:
-                for name in SCENES_OF_LEDGER if names == [LEDGER.stem] else names:
+                for name in SCENES_OF_LEDGER if of_ledger else names:
                     stage = Stage(client, shop, ledger, url, f"queue-{name}", folder / name)
                     run = await SCENES[name](stage)
                     shop.clear_faults()
-                    if names == [LEDGER.stem]:
+                    if of_ledger:
                         continue
                     history = await run.handle.fetch_history()
                     (FOLDER / f"{name}.json").write_text(untraced(history.to_json()))
                     print(f"{name}: {len(history.events)} events")
     finally:
         server.stop()
-    if names == [LEDGER.stem]:
+    if of_ledger:
         with closing(sqlite3.connect(folder / "ledger.db")) as rows:
             LEDGER.write_text("\n".join(rows.iterdump()) + "\n", encoding="utf-8")
 

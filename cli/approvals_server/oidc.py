@@ -267,7 +267,7 @@ class IdentityProvider:
                     if len(body) > _LARGEST_ANSWER:
                         raise ProviderAway(f"{url} answers with more than is taken")
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-            raise ProviderAway(f"{url}: {type(error).__name__}: {error}") from error
+            raise ProviderAway(f"{url}: {str(error) or type(error).__name__}") from error
         if method == "POST" and answer.status_code in (400, 401):
             raise BadSignIn("The identity provider does not know this sign-in: begin again.")
         try:
