@@ -253,7 +253,7 @@ _GUARD: Final = 'read -r word || kill -s "$1" "$2"'
 #: Seconds that a child may take to end in good order after SIGTERM.
 STOP_S: Final = 10.0
 #: Seconds until a child has to be ready; it takes two, and several on a loaded machine.
-READY_S: Final = 60.0
+READY_S: Final = 120.0
 _POLL_S: Final = 0.02
 #: With these exit codes of a child we end, too.
 _THEIRS: Final = {code.value: code for code in (ExitCode.WRONG_USE, ExitCode.NOT_REACHABLE)}

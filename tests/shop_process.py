@@ -114,14 +114,14 @@ class ShopProcess:
                 "UPDATE orders SET status = ? WHERE order_id = ?", (status, order_id)
             )
 
-    def wait_requests(self, endpoint: str, n: int, timeout_s: float = 20) -> None:
+    def wait_requests(self, endpoint: str, n: int, timeout_s: float = 90) -> None:
         """Wait until the n-th request since the start has arrived, applied or not."""
         self._wait(endpoint, timeout_s, requests=n)
 
-    def wait_effects(self, endpoint: str, n: int, timeout_s: float = 20) -> None:
+    def wait_effects(self, endpoint: str, n: int, timeout_s: float = 90) -> None:
         self._wait(endpoint, timeout_s, effects=n)
 
-    def wait_finished(self, endpoint: str, n: int, timeout_s: float = 20) -> None:
+    def wait_finished(self, endpoint: str, n: int, timeout_s: float = 90) -> None:
         """Wait until n requests since the start have ended, answered or not."""
         self._wait(endpoint, timeout_s, finished=n)
 

@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).parent.parent
 WORKER: Final = str(ROOT / "worker.py")
 
 #: Seconds until a worker that a drill kills, or that was told to stop, has to be gone.
-ENDED_S: Final = 60.0
+ENDED_S: Final = 120.0
 
 
 class WorkerProcess(Child):

@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 EXAMPLES: Final = Path(__file__).parent.parent.parent / "examples"
 
-#: Seconds that a run may take to get somewhere; a retry after a crash needs ten of them.
-PATIENCE_S: Final = 60.0
+#: Seconds that a run may take to get somewhere: ten after a crash, and many on a loaded machine.
+PATIENCE_S: Final = 150.0
 #: Seconds between two looks: few at first, then more. To ask a run is a workflow task each time.
 _POLL_S: Final = 0.04
 _LONGEST_POLL_S: Final = 0.4

@@ -34,7 +34,7 @@ PROGRAM: Final = [
     Path(__file__).parent / "wire" / name
     for name in ("package.json", "package-lock.json", "client.ts")
 ]
-_LONGEST_S: Final = 120
+_LONGEST_S: Final = 200
 
 
 async def use_from_typescript(given: dict[str, Any]) -> dict[str, Any]:
