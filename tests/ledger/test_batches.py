@@ -118,6 +118,7 @@ def test_nothing_more_is_claimed_in_a_batch_that_is_over(scene: Scene, end: End)
     assert len(scene.events(type_="batch.revoked")) == (end is revoke)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("began", ["before", "after"])
 def test_reads_of_a_batch_that_is_over_are_lost(scene: Scene, end: End, began: str) -> None:
@@ -293,6 +294,7 @@ def test_a_quicker_settlement_is_not_taken_over(scene: Scene, quicker: str) -> N
         assert isinstance(scene.claim(scene.call(attempt=2), after=LATER), Held)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("size", [1, 2, 3, 10])
 async def test_a_round_reaches_every_entry_behind_stuck_ones(scene: Scene, size: int) -> None:
     """Three of paused runs, which only these can settle, then two that were terminated."""

@@ -60,6 +60,7 @@ def rows(here: TenantOutbox) -> list[tuple[str, bool]]:
     return [(row["state"], row["message"] is not None) for row in found]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("proof", ["chat", "open", "signed"])
 async def test_a_request_is_told_once_in_its_roles_channel(
     scene: Scene, slack: Workspace, proof: Any
@@ -86,6 +87,7 @@ async def test_a_request_is_told_once_in_its_roles_channel(
 LONG: Final = {"description": "pay " * 200, "value": 'mail.send: body="pay"…, to="ana"'}
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("cut", ["description", "value", "message"])
 async def test_what_is_not_shown_whole_has_no_button(
     scene: Scene, slack: Workspace, cut: str
@@ -147,6 +149,7 @@ async def test_what_is_for_nobodys_channel_goes_into_no_other_ones(
     assert slack.messages == []
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("how", ["approve", "reject", "expired", "void", "too late"])
 async def test_a_message_says_what_has_become_of_its_request(
     scene: Scene, slack: Workspace, how: str
@@ -229,6 +232,7 @@ async def teams_chat(scene: Scene, **also: str) -> AsyncIterator[tuple[TenantOut
             yield here, there
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("how", ["approve", "void", "gone"])
 async def test_a_card_in_teams_asks_and_says_what_has_become_of_it(scene: Scene, how: str) -> None:
     async with teams_chat(scene) as (here, there):

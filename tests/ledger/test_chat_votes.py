@@ -58,6 +58,7 @@ def asked(scene: Scene, proof: Any = "chat", requirement: Requirement = FINANCE)
     return scene.ask_approval(scene.call(), proof=proof, requirement=requirement)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("since", ["nothing", "role", "key", "policy", "worker"])
 async def test_a_vote_by_a_button_is_judged_again_at_the_call(
     scene: Scene, key: Ed25519PrivateKey, since: str
@@ -83,6 +84,7 @@ async def test_a_vote_by_a_button_is_judged_again_at_the_call(
     assert isinstance(found, Claimed if since == "nothing" else ApprovalRefused)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("proof", "code"),
     [("open", "not_permitted"), ("signed", "unsigned"), ("passkey", "passkey_needed")],
@@ -111,6 +113,7 @@ DECIDED = {"approval_id": "x", "run_id": RUN, "params_hash": "x", "outcome": "ap
 SCOPE = Scope(tool="payments.refund", version="1", schema_hash="x", until=2**40)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("claims_of", "about"),
     [

@@ -100,6 +100,7 @@ def test_a_changed_tool_claims_nothing(scene: Scene) -> None:
     assert refused["body"]["rule"] == "Drifted"
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("state", [*MADE_IN, "partial"])
 def test_other_params_of_a_live_key_change_nothing(scene: Scene, state: str) -> None:
     if state == "partial":
@@ -191,6 +192,7 @@ def _committed_by_another(scene: Scene, request: entries.ClaimRequest) -> None:
     scene.commit(later, scene.claimed(later, LEASE_OVER), "the other receipt")
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.parametrize("overtaken", [_taken_over, _doubted, _committed_by_another])
 def test_an_attempt_with_an_older_token_can_write_nothing(
@@ -211,6 +213,7 @@ def test_an_attempt_with_an_older_token_can_write_nothing(
     assert scene.events() == events
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", ["renew", "fail", "answer_no", "leave_in_doubt", "ask_human"])
 def test_what_is_committed_stays_committed_even_for_its_own_token(scene: Scene, name: str) -> None:
     write, refusal = WRITES[name]
@@ -420,6 +423,7 @@ def looked_up(answer: Any) -> Any:
     return lookup
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("provably", PROVABLE, ids=NAMES)
 async def test_a_failed_repeat_proves_nothing_before_it(scene: Scene, provably: Exception) -> None:
     provider = Provider([LOST, provably])
@@ -496,6 +500,7 @@ async def test_after_a_no_a_lookup_settles_both_calls(scene: Scene, found: bool)
     assert len(provider.keys) == 2
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "answer",
     [

@@ -50,6 +50,7 @@ def test_a_bar_binds_its_step_and_not_the_business_key(scene: Scene) -> None:
     assert isinstance(scene.claim(scene.call(run_id=OTHER_RUN)), entries.Claimed)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("recovery", list(Recovery))
 def test_a_bar_stops_failed_and_doubtful_entries(scene: Scene, recovery: Recovery) -> None:
     how = {"recovery": recovery, "window": WINDOW}
@@ -260,6 +261,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("change", CHANGES)
 async def test_an_undo_nobody_was_shown_does_not_run(scene: Scene, change: str) -> None:
     entry = scene.committed(SHOWN.request(scene, approved=True))

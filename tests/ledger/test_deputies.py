@@ -89,6 +89,7 @@ def test_a_deputy_whose_time_is_over_before_the_claim_has_not_voted(
 
 
 @pytest.mark.usefixtures("people")
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("bound", "amount", "covers"),
     [

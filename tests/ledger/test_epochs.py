@@ -157,6 +157,7 @@ def nothing(scene: Scene) -> None:
     pass
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("how", [LOOKUP, HUMAN])
 def test_a_forgotten_key_is_in_doubt(restorable: Restorable, how: dict[str, Any]) -> None:
     scene = restored_after(restorable, nothing, lambda scene: scene.committed(scene.call(**how)))
@@ -170,6 +171,7 @@ def test_a_forgotten_key_is_in_doubt(restorable: Restorable, how: dict[str, Any]
     assert scene.events(type_="effect.claimed") == []
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("how", "minutes", "found"),
     [(HUMAN, None, Claimed), (DEDUPES, 61, Doubtful), (TRANSACTIONAL, 1, Claimed)],
@@ -257,6 +259,7 @@ def in_doubt(scene: Scene) -> None:
     scene.in_doubt(scene.call())
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("before", [failed, compensated, claimed, unasked, in_doubt])
 def test_an_entry_that_was_there_at_the_instant_may_have_been_called_since(
     restorable: Restorable, before: Callable[[Scene], None]

@@ -160,6 +160,7 @@ def test_a_follower_that_is_killed_loses_nothing_and_tells_nothing_twice(
     assert len(there) > 100
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("type_", "class_", "activity", "status"),
     [

@@ -222,6 +222,7 @@ async def test_what_was_changed_in_a_chain_or_cut_from_it_is_named(scene: Scene)
 
 
 @pytest.mark.guarantee("G6")
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("type_", "changes", "reason"),
     [

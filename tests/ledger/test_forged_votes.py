@@ -115,6 +115,7 @@ def may_read(scene: Scene, gated: entries.ClaimRequest) -> bool:
         return refuse_read(tx, gated) is None
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("who_is_strict", ["request", "worker"])
 @pytest.mark.parametrize("kind", FORGERIES)
 def test_a_row_that_its_approver_has_not_signed_is_no_vote(
@@ -131,6 +132,7 @@ def test_a_row_that_its_approver_has_not_signed_is_no_vote(
     assert scene.rows(effects) == []
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("kind", FORGERIES)
 def test_a_forged_vote_is_no_half(scene: Scene, key: Ed25519PrivateKey, kind: str) -> None:
     person(scene, "bob", "finance")
@@ -145,6 +147,7 @@ def test_a_forged_vote_is_no_half(scene: Scene, key: Ed25519PrivateKey, kind: st
     assert (verdict.code, verdict.state) == ("accepted", "pending")
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("kind", FORGERIES)
 async def test_forged_votes_are_audited(scene: Scene, key: Ed25519PrivateKey, kind: str) -> None:
     gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
@@ -194,6 +197,7 @@ def end_without_yes(scene: Scene, gated: entries.ClaimRequest, how: str) -> str:
 
 
 @pytest.mark.guarantee("G3")
+@pytest.mark.in_turns
 @pytest.mark.parametrize("before", [True, False], ids=["after a yes", "before a yes"])
 @pytest.mark.parametrize(
     ("how", "state"),
@@ -229,6 +233,7 @@ def test_a_no_is_not_taken_off(
 
 
 @pytest.mark.guarantee("G3")
+@pytest.mark.in_turns
 @pytest.mark.parametrize("used", [False, True], ids=["unused", "said to be used"])
 @pytest.mark.parametrize("how", ["reject", "edit"])
 def test_a_no_counts_though_the_request_is_said_to_be_approved(
@@ -383,6 +388,7 @@ def test_a_request_cannot_be_taken_away_and_written_anew(scene: Scene) -> None:
     assert scene.row(approvals)["approval_id"] == f"{RUN}/{STEP}/1"
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "lie",
     [

@@ -94,6 +94,7 @@ def test_wanted_undone_means_that_it_has_happened(scene: Scene, state: str) -> N
     assert scene.begin_undo() == ToUndo(scene.entry(entry.entry_id))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("state", "outcome", "then"), TABLE)
 def test_a_humans_answer_makes_this_of_the_entry(
     scene: Scene, state: str, outcome: str, then: str | None
@@ -135,6 +136,7 @@ NEXT: list[tuple[str, type[ClaimResult]]] = [
 ]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("outcome", "found"), NEXT)
 @pytest.mark.parametrize("partial", [False, True])
 def test_the_run_goes_on_by_the_humanssaid(
@@ -350,6 +352,7 @@ def undo_attempt(scene: Scene, entry: Entry, *tools: Tool, number: int = 1) -> U
     return UndoAttempt(worker_of(scene, *tools), asked, Attempt(number, "undo", f"undo:{number}"))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("answer", "state"), ANSWERS)
 @pytest.mark.parametrize("by", ["a round", "an undoing"])
 async def test_a_lookup_is_asked_before_a_human(
@@ -381,6 +384,7 @@ def asked_to_undo(scene: Scene) -> tuple[Entry, str]:
     return entry, scene.asked_to_undo(entry)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("outcome", "reported"),
     [
@@ -511,6 +515,7 @@ async def test_an_effect_undone_after_a_human_left_it_is_on_record(scene: Scene)
     await scene.audited()
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("late", ["committed", "failed", "compensated"])
 async def test_a_question_settled_meanwhile_can_be_closed(scene: Scene, late: str) -> None:
     made = {"committed": scene.committed, "failed": scene.failed, "compensated": scene.compensated}

@@ -50,6 +50,7 @@ async def finds_nothing(params: Payment, ctx: Any) -> NotFound:
     return NotFound()
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("window", "repeated"),
     [(TIMEOUT + SETTLE + MOMENT, True), (TIMEOUT + SETTLE, False), (LEASE_OVER + MOMENT, False)],
@@ -122,6 +123,7 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Asleep:
     return found
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("held_up", [timedelta(0), timedelta(minutes=4), timedelta(hours=2)])
 async def test_a_late_window_stops_calls(scene: Scene, asleep: Asleep, held_up: timedelta) -> None:
     """It is found again by the attempt that made it: its lease was over when it woke up."""

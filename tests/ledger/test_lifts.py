@@ -146,6 +146,7 @@ def test_nobody_counts_twice_or_without_a_role(scene: Scene, ann: str) -> None:
     refused(scene, made, "so far 1 of 2")
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("outcome", [DecisionOutcome.REJECT, DecisionOutcome.EDIT])
 def test_only_a_yes_counts(scene: Scene, ann: str, outcome: DecisionOutcome) -> None:
     made = halt(scene, LiftPolicy(roles=("operator",)))
@@ -203,6 +204,7 @@ def test_a_worker_that_asks_for_signatures_takes_no_others(scene: Scene, ann: st
     refused(scene, made, "so far 0 of 1", lifting)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "of",
     [

@@ -110,6 +110,7 @@ def observed(scene: Scene) -> Any:
 BY_KEY: Final = {"dedupes": Dedupes(WINDOW)}
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("repeats", "looks"), [(BY_KEY, 1), ({}, 4)], ids=["dedupes", "lookup alone"]
 )
@@ -136,6 +137,7 @@ async def test_no_human_is_asked_for_what_a_lookup_finds_after_the_last_repeat(
         )
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("state", "said"),
     [
@@ -373,6 +375,7 @@ async def test_an_earlier_call_that_may_still_arrive_is_waited_for_as_ever(scene
     assert (row["unproven"], row["deadline_ms"] >= first.deadline_ms) == (True, True)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "answer", [Found(RECEIPT), NotFound(), Unknown("?")], ids=lambda one: type(one).__name__
 )
@@ -389,6 +392,7 @@ async def test_a_reported_failure_is_shown_truly(scene: Scene, answer: Any) -> N
     assert [line.text for line in told if "it was called again" in line.text] == []
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("answer", "options", "why"),
     [

@@ -62,6 +62,7 @@ def test_a_call_is_made_only_once_the_effect_before_it_stands(scene: Scene) -> N
     assert scene.claimed(pay(scene, "pay-2"))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("state", ["in_doubt", "failed", "compensating", "compensated"])
 def test_what_may_not_have_happened_or_is_undone_comes_before_nothing(
     scene: Scene, state: str
@@ -263,6 +264,7 @@ def test_an_outcome_that_is_missing_is_settled_whatever_has_been_undone(scene: S
 BELOW = f"{RUN}~pay"
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("made_in", [RUN, BELOW])
 @pytest.mark.parametrize("asked_in", [RUN, BELOW])
 def test_what_a_runs_whole_tree_has_made_at_most_decides(

@@ -335,6 +335,7 @@ async def test_a_dead_workers_row_is_sent_by_another(at_receiver: TenantOutbox) 
     assert [row["state"] for row in here.rows()] == ["sent"]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("how", ["approve", "reject", "expired", "void", "too late"])
 async def test_a_closed_request_is_told_nobody(at_receiver: TenantOutbox, how: str) -> None:
     here = at_receiver

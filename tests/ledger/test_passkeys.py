@@ -233,6 +233,7 @@ def test_a_standing_approval_is_no_passkey_s_gesture(scene: Scene, asks: str) ->
 # Attacks: a gesture that was made for something else
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("made_for", "why"),
     [
@@ -359,6 +360,7 @@ def test_a_key_is_registered_as_one_kind_only(scene: Scene, passkey: Authenticat
 FORGERIES: Final = ("a plain signature", "another page", "another call", "altered", "of nobody")
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("kind", FORGERIES)
 async def test_a_forged_gesture_is_no_vote(scene: Scene, passkey: Authenticator, kind: str) -> None:
     key, gated = key_of(scene, "ann"), asked(scene)

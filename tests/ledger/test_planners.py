@@ -166,6 +166,7 @@ def test_every_kind_of_message_is_known_to_give_a_value_or_none() -> None:
     }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("way", GIVES)
 def test_whoever_gives_the_run_a_value_is_no_second_eye(scene: Scene, way: str) -> None:
     GIVES[way](scene, RUN)
@@ -179,6 +180,7 @@ def test_whoever_gives_the_run_a_value_is_no_second_eye(scene: Scene, way: str) 
     assert scene.decide(gated, approver="carl").state == "approved"
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("way", GIVES)
 def test_nor_is_whoever_gave_one_to_a_replayed_run(scene: Scene, way: str) -> None:
     scene.open_run(OTHER_RUN)
@@ -193,6 +195,7 @@ def test_nor_is_whoever_gave_one_to_a_replayed_run(scene: Scene, way: str) -> No
     assert isinstance(refused, ApprovalRefused) and "0 of 1" in refused.reason
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("way", GIVES_NONE)
 def test_whoever_has_given_a_run_no_value_is_a_second_pair_of_eyes(scene: Scene, way: str) -> None:
     GIVES_NONE[way](scene, RUN)

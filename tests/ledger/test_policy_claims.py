@@ -76,6 +76,7 @@ def test_people_let_through_what_they_are_asked_about_and_nothing_else(scene: Sc
     assert [one["body"]["allowed"] for one in scene.events(RUN, "limit.exceeded")] == ["approval"]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "of", ["tenant", "run", "step", "tool", "tool_version", "user", "params_hash"]
 )
@@ -185,6 +186,7 @@ class Priced(BaseModel):
     amount: Decimal | float | None
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("amount", "told"),
     [

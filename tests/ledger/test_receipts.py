@@ -196,6 +196,7 @@ def test_a_run_that_was_told_makes_no_effect_before_a_human_has_taken_note(relyi
     assert isinstance(relying.claim(mail), Claimed)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "outcome", [one for one in ResolutionOutcome if one is not ResolutionOutcome.COMPENSATED]
 )

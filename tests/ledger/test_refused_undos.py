@@ -87,6 +87,7 @@ async def test_only_true_is_a_yes(scene: Scene) -> None:
     assert key == world.provider.keys[0]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
@@ -111,6 +112,7 @@ async def test_anything_else_is_put_before_a_human(scene: Scene, answer: Any, to
     assert scene.entry(entry.entry_id).state == "compensating"
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("error", [Transient("no route"), TimeoutError(), ValueError("a bug")])
 async def test_one_that_fails_is_asked_again_and_never_a_yes(
     scene: Scene, error: Exception

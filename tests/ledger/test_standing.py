@@ -61,6 +61,7 @@ def test_a_call_in_the_scope_is_approved_at_once_and_said_to_be_so_in_advance(sc
     assert late.message == f"already approved by {standing.label} (unverified)"
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("limits", "amount"),
     [({"when": "amount <= 100"}, "120.00"), ({"when": "urgent"}, "1"), ({"total_of": "amount",

@@ -111,6 +111,7 @@ WIDER: dict[str, Any] = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("column", WIDER)
 def test_a_changed_signed_row_is_worth_nothing(scene: Scene, column: str) -> None:
     for name in ("ann", "bob"):
@@ -183,6 +184,7 @@ def test_a_signed_decision_is_no_standing_approval_and_none_is_a_decision(scene:
 # Grants that come late, twice, or by others
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("claims", [{"iat": 1, "exp": 300}, {"exp": int(time.time()) + 86_400}])
 def test_a_stored_signature_grants_nothing(scene: Scene, claims: dict[str, Any]) -> None:
     person(scene, "ann")
@@ -261,6 +263,7 @@ def test_what_was_revoked_is_not_revived(scene: Scene) -> None:
 # Calls that would slip into a scope
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("amount", ["-1", "-0.01", "1e40", "1e-40", "0e999999"])
 def test_no_amount_gives_others_more_or_is_rounded_away(scene: Scene, amount: str) -> None:
     standing = granted(scene, "ann", total_of="amount", total="100")
@@ -270,6 +273,7 @@ def test_no_amount_gives_others_more_or_is_rounded_away(scene: Scene, amount: st
     assert (listed(scene, standing)).uses == 0
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("path", "params"),
     [
@@ -297,6 +301,7 @@ def test_a_number_within_other_params_is_added_up(scene: Scene) -> None:
     assert not is_used(scene, params={"inner": {"cost": 5}})
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("when", ["amount > ", "nothing > 1", "amount", "order < 5"])
 def test_a_condition_that_cannot_be_judged_lets_nothing_pass(scene: Scene, when: str) -> None:
     granted(scene, "ann", when=when)
@@ -320,6 +325,7 @@ async def other_params(params: Wider, ctx: object) -> None:
     """Pay money back."""
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("with_tool", [newer, other_params], ids=["version", "params"])
 def test_a_changed_tool_is_not_granted(scene: Scene, with_tool: Tool) -> None:
     granted(scene, "ann")
@@ -341,6 +347,7 @@ def test_reads_which_nothing_counts_are_not_covered(scene: Scene) -> None:
     assert state_of(scene, call) == "pending"
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("spelling", ["ada", "Ada", "\uff41da", "ad\u200ba"])
 def test_nobody_approves_their_own_calls_in_advance(scene: Scene, spelling: str) -> None:
     granted(scene, spelling)
@@ -364,6 +371,7 @@ def test_where_a_policy_refuses_them_people_look_at_each_call(scene: Scene) -> N
     assert not is_used(scene, standing=False)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "columns",
     [
@@ -460,6 +468,7 @@ OUTSIDE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("what", OUTSIDE)
 async def test_a_use_outside_the_scope_is_no_vote(scene: Scene, what: str) -> None:
     limits, asked = OUTSIDE[what]
@@ -486,6 +495,7 @@ def test_a_use_that_is_written_beyond_the_count_is_no_vote(scene: Scene) -> None
     assert len(scene.rows(effects)) == 1
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("said", ["120.00", "0", "-120", "NaN", "a lot", None])
 def test_a_use_beyond_the_total_is_no_vote(scene: Scene, said: str | None) -> None:
     person(scene, "ann")
@@ -544,6 +554,7 @@ def test_a_smuggled_vote_is_no_half_of_a_quorum(scene: Scene) -> None:
     assert (verdict.code, verdict.state) == ("accepted", "pending")
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("what", ["another tool", "another version", "beyond the count"])
 async def test_an_audit_tells_of_uses_beyond_the_grant(scene: Scene, what: str) -> None:
     person(scene, "ann")

@@ -97,6 +97,7 @@ def test_an_unsigned_start_opens_only_where_nothing_has_to_be_signed(scene: Scen
     assert event["body"]["verified"] is False
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "changes",
     [
@@ -288,6 +289,7 @@ async def test_a_key_revoked_later_has_started(scene: Scene, key: Ed25519Private
     assert await scene.broken(NEW) is None
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("changes", "what"),
     [

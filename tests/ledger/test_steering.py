@@ -122,6 +122,7 @@ def test_without_appointments_only_the_owner_steers_where_proof_is_asked(scene: 
     assert (judge(scene, asked, Assurance.SIGNED)).code == "not_permitted"
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "changes",
     [
@@ -203,6 +204,7 @@ def test_the_same_delivery_is_judged_and_recorded_once(scene: Scene) -> None:
     assert [row["body"]["actor"] for row in told] == ["eve"]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("other", "verb"),
     [
@@ -374,6 +376,7 @@ class TestWhatAParentHandsOn:
         assert (judge(scene, self.handed_on(scene, taken, message))).code == code
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("schema", "value", "code"),
     [

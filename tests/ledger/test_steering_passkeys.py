@@ -94,6 +94,7 @@ def test_a_passkey_alone_answers_settles_and_steers(scene: Scene, passkey: Authe
     assert [row["signature"].count(".") for row in rows] == [2, 2, 2]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "changes",
     [
@@ -141,6 +142,7 @@ def test_a_gesture_for_happened_says_nothing_else(scene: Scene, passkey: Authent
     assert told(scene, happened, Verb.RESOLVE, made).startswith("accepted")
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("typ", "signed_as"), [(STEERS, TYP), (TYP, STEERS), (TYP, TYP)])
 def test_a_gesture_made_as_a_decision_steers_nothing_whatever_it_is_called(
     scene: Scene, passkey: Authenticator, typ: str, signed_as: str
@@ -149,6 +151,7 @@ def test_a_gesture_made_as_a_decision_steers_nothing_whatever_it_is_called(
     assert told(scene, CANCEL, Verb.CANCEL, made).startswith("bad_signature")
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("typ", "signed_as"), [(STEERS, STEERS), (TYP, STEERS), (STEERS, TYP)])
 def test_a_gesture_made_to_steer_decides_nothing_whatever_it_is_called(
     scene: Scene, passkey: Authenticator, typ: str, signed_as: str
@@ -170,6 +173,7 @@ def test_one_gesture_over_several_steers_nothing(scene: Scene, passkey: Authenti
     assert "several at a time" in told(scene, CANCEL, Verb.CANCEL, made)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "how",
     [

@@ -85,6 +85,7 @@ MINUTE = timedelta(minutes=1)
 ANY_TWO = Requirement(quorum=2)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -108,6 +109,7 @@ def test_spellings_do_not_multiply_one_person(scene: Scene, first: str, second: 
     assert isinstance(scene.claim(gated), entries.ApprovalRefused)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("spelling", ["Ada", " ada", "ada\u200d", "\uff41da"])
 def test_spellings_do_not_hide_the_requester(scene: Scene, spelling: str) -> None:
     gated = scene.ask_approval(scene.call(), requirement=Requirement(four_eyes=True))
@@ -254,6 +256,7 @@ ELSEWHERE: list[dict[str, Any]] = [
 
 
 @pytest.mark.guarantee("G3")
+@pytest.mark.in_turns
 @pytest.mark.parametrize("change", ELSEWHERE, ids=lambda change: next(iter(change)))
 def test_an_approval_counts_for_its_own_call_only(scene: Scene, change: dict[str, Any]) -> None:
     gated = scene.approved(scene.call())
