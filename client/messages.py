@@ -284,7 +284,7 @@ class SeenRequest:
     the hash up when the answer comes, approves what nobody has seen.
 
     Example:
-        >>> SeenRequest("refund-1/refund/1", "sha256:0a1b").approval_id
+        >>> SeenRequest("refund-1/refund/1", "sha256:" + 64 * "0").approval_id
         'refund-1/refund/1'
     """
 

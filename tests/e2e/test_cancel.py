@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import Any
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
@@ -11,11 +12,13 @@ from temporalio.exceptions import ApplicationError, CancelledError
 
 from surehand.activities import maintenance
 from surehand.activities.ledger.effects import run_tree
+from surehand.activities.ledger.runs import steering
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts import effects as maintenance_contracts
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import CarriedUnwinding, Unwound
 from surehand.workflows.contracts.runs import RunResult, RunView
+from surehand.workflows.contracts.steering import Verb
 from surehand.workflows.identity import unwind_id
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.executions import executions, reset_before
@@ -96,6 +99,34 @@ async def test_cancelling_does_not_stop_unwinding(stage: Stage, order_id: str, b
     counts = stage.shop.counts(order_id)
     assert (counts["restock_undos"], counts["refund_cancellations"]) == (1, 1)
     assert [event["type"] for event in await stage.events(run)][-1] == "run.failed"
+
+
+async def test_a_cancel_that_is_sent_before_the_last_step_ends_undoes_it(
+    stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, ended = stage.ledger.record, asyncio.Event()
+
+    async def judge_late(tenant: str, run_id: str, work: Any, *asked: Any) -> Any:
+        if work is steering.judge_steering:
+            await ended.wait()
+        return await record(tenant, run_id, work, *asked)
+
+    monkeypatch.setattr(stage.ledger, "record", judge_late)
+    stage.shop.fault("restocks", hold="after")
+    lines = [{"sku": "sku-1", "quantity": 1}]
+    restock = {"tool": "inventory.restock", "params": {"order_id": order_id, "lines": lines}}
+    async with stage.worker_here():
+        run = await stage.start(plan({"id": "restock", **restock}))
+        await asyncio.to_thread(stage.shop.wait_effects, "restocks", 1)
+        await run.handle.signal(Verb.CANCEL, {"actor": "oscar"})
+        stage.shop.clear_faults()
+        await run.until(lambda view: states(view.result)["restock"] == "succeeded")
+        ended.set()
+        result = await run.result()
+
+    assert result.state is RunState.CANCELLED
+    counts = stage.shop.counts(order_id)
+    assert (counts["restocks"], counts["restock_undos"]) == (1, 1)
 
 
 async def test_a_doubtful_call_is_not_repeated_after_a_cancel(stage: Stage, order_id: str) -> None:

@@ -230,14 +230,17 @@ class BaseRun:
         or cancels the run. ``StepFailed``: what this run itself has made does not stand any more.
         """
         data = self._data
+        if not data.inbox.idle:
+            # Sent before the last step had ended: a cancel still undoes it all.
+            await self._finish_despite_cancel(workflow.wait_condition(lambda: data.inbox.idle))
+            return False
         relies = data.replays or any(view.made_by for view in data.steps.values())
         # Calls of a revoked batch may still be claimed: `undo_orphaned` bars them first.
         if not relies and not data.revoked_batches:
             # Before anything else can happen: what is recorded as the end is not to be cancelled.
             data.closing = True
-            if await self._finish_despite_cancel(
-                self._completion.complete_if_nothing_else_stands()
-            ):
+            completing = self._completion.complete_if_nothing_else_stands()
+            if await self._finish_despite_cancel(completing):
                 return True
             data.closing = False
             if self._cancelled_by_temporal:
@@ -253,9 +256,7 @@ class BaseRun:
         )
         for item in found.interventions:
             self._compensation.show_intervention(item)
-        await workflow.wait_condition(
-            lambda: not data.interventions or self._data.cancel is not None
-        )
+        await workflow.wait_condition(lambda: not data.interventions or data.cancel is not None)
         return not found.interventions
 
     @property

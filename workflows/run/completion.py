@@ -123,7 +123,7 @@ class Completion(RunPart):
             data.set_step(view.id, StepState.FAILED, error=data.error)
         data.inbox.put_back(data.gate.release_held())
         await workflow.wait_condition(lambda: data.inbox.idle)
-        closed = await self._core.call(
+        return await self._core.call(
             ports.CLOSE_RUN,
             CloseRun(
                 **data.ids,
@@ -134,7 +134,6 @@ class Completion(RunPart):
             ),
             "close the run",
         )
-        return closed
 
     async def _show_end(self, state: RunState, closed: RunClosed) -> RunResult:
         """Show the recorded end, and return the result once all that was sent is answered."""
