@@ -26,6 +26,7 @@ from surehand.drill.bare_agent import (
     CALLS,
     DURING,
     END,
+    FUNCTION,
     POINTS,
     WORLD,
     Agent,
@@ -34,11 +35,11 @@ from surehand.drill.bare_agent import (
     CountedCall,
     read_calls,
 )
-from surehand.drill.environment import Environment
+from surehand.drill.environment import WORKER, Environment
 from surehand.drill.request import Context, DrillRequest
 from surehand.drill.suite import Suite, run_together
 from surehand.process import ROOT
-from surehand.process.children import Child, python
+from surehand.process.children import Child, fork_server, python
 from surehand.process.exits import WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.tools import MODEL, Effect
@@ -47,6 +48,7 @@ from surehand.workflows.contracts.tools import MODEL, Effect
 LIMIT_S: Final = 120.0
 #: How often an agent is started again after a kill, until it ends.
 _MOST_RESUMES: Final = 3
+_BARE: Final = "surehand.drill.bare_agent"
 #: Agents that run at once.
 _AT_ONCE: Final = 2
 #: Seconds between looks at whether one has ended.
@@ -138,17 +140,21 @@ class Comparison:
         """Run the agent twice: two runs that differ are no measure for a third."""
         calls, end = await self._play_whole(self.agent, "reference-1")
         agent = self.agent.model_copy(update={"tools": end.tools, "calls": calls})
+        if all(one.reads for one in agent.calls):
+            raise WrongUse(
+                f"{agent.name} has called no tool that writes (it has"
+                f" {', '.join(agent.tools) or 'none'}): say with --input what it is to do"
+            )
+        # To load a framework takes seconds: all that follow are copies of a process that has.
+        adapter = f"surehand.agents.{end.framework.replace('-', '_')}"
+        own = () if end.framework == FUNCTION else (adapter,)
+        self.environment.loaded = (_BARE, *own)
         again, _ = await self._play_whole(agent, "reference-2")
         if sorted(one.content for one in calls) != sorted(one.content for one in again):
             raise WrongUse(
                 f"two runs of {agent.name} that nothing happened to make different calls, so"
                 " nothing can be compared with them: use a model that answers by rules, or"
                 " temperature 0"
-            )
-        if all(one.reads for one in agent.calls):
-            raise WrongUse(
-                f"{agent.name} has called no tool that writes (it has"
-                f" {', '.join(agent.tools) or 'none'}): say with --input what it is to do"
             )
         return agent, end
 
@@ -191,10 +197,11 @@ class Comparison:
         spec.write_text(run.model_dump_json(), encoding="utf-8")
         path = [str(ROOT), str(Path.cwd()), self.variables.get("PYTHONPATH", "")]
         child = Child(
-            python("surehand.drill.bare_agent", str(spec)),
+            python(_BARE, str(spec)),
             environment={**self.variables, "PYTHONPATH": os.pathsep.join(filter(None, path))},
             log=run.folder / f"{name}.log",
             folder=Path.cwd(),
+            server=fork_server(WORKER, *self.environment.loaded) if run.agent.calls else None,
         )
         try:
             async with asyncio.timeout(LIMIT_S):

@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final
@@ -449,9 +449,9 @@ _RUN: Final[dict[str, Callable[[Any, CallCounter], Coroutine[Any, Any, str]]]] =
 }
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run what a file says."""
-    (spec,) = sys.argv[1:]
+    (spec,) = arguments
     run = BareRun.model_validate_json(Path(spec).read_text(encoding="utf-8"))
     try:
         end = run_bare(run)
@@ -463,4 +463,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -39,6 +39,7 @@ _OWN: Final = (
     "METRICS",  # several workers at once
     "NOTIFY",  # nobody is to be paged for a drill
 )
+WORKER: Final = "surehand.worker"
 #: What a worker says once it takes work.
 READY: Final = "worker.ready"
 #: Settings that name a server; without them the drill starts its own.
@@ -58,6 +59,8 @@ class Environment:
     web_ui: str = ""
     kept: bool = False
     """Whether the folder stays: its ledgers and logs say why."""
+    loaded: tuple[str, ...] = ()
+    """More modules that workers begin with, as copies of a process that has loaded them."""
 
     @property
     def template(self) -> Path:
@@ -109,13 +112,13 @@ def require_tools(variables: Mapping[str, str]) -> None:
         raise WrongUse("no tools to drill: set SUREHAND_TOOL_MODULES to the modules with yours")
 
 
-def start_worker(variables: Mapping[str, str], folder: Path, name: str, **settings: str) -> Child:
+def start_worker(
+    variables: Mapping[str, str], folder: Path, name: str, *loaded: str, **settings: str
+) -> Child:
     """Start a worker of one case; settings by their names without prefix."""
-    own = {f"SUREHAND_{key.upper()}": value for key, value in settings.items()}
-    log = folder / f"{name}.log"
-    module = "surehand.worker"
-    environment = {**variables, **own}
-    return Child(python(module), environment=environment, log=log, server=fork_server(module))
+    own = {**variables, **{f"SUREHAND_{key.upper()}": value for key, value in settings.items()}}
+    log, server = folder / f"{name}.log", fork_server(WORKER, *loaded)
+    return Child(python(WORKER), environment=own, log=log, server=server)
 
 
 @contextmanager
@@ -174,12 +177,16 @@ class Workers:
     """Workers that share a ledger and a task queue; leaving its ``with`` block kills them."""
 
     def __init__(
-        self, variables: Mapping[str, str], folder: Path, settings: Mapping[str, str], once: Path
+        self,
+        variables: Mapping[str, str],
+        folder: Path,
+        loaded: Sequence[str],
+        settings: Mapping[str, str],
     ) -> None:
         self._variables = variables
+        self._loaded = loaded
         self._folder = folder
         self._settings = settings
-        self._once = once
         self._alive: list[Child] = []
         self._frozen: list[Child] = []
         self._started = 0
@@ -196,7 +203,7 @@ class Workers:
     @property
     def killed(self) -> bool:
         """Return whether a worker has killed or frozen itself, as it was told to."""
-        return self._once.exists()
+        return Path(self._settings["crash_once"]).exists()
 
     async def start(self, count: int = 1, **changes: str) -> None:
         """Start workers and wait until they take work."""
@@ -205,7 +212,7 @@ class Workers:
         for _ in range(count):
             self._started += 1
             name = f"worker-{self._started}"
-            new.append(start_worker(self._variables, self._folder, name, **settings))
+            new.append(start_worker(self._variables, self._folder, name, *self._loaded, **settings))
             self._alive.append(new[-1])
         for one in new:
             await asyncio.to_thread(one.wait_said, READY)

@@ -19,13 +19,7 @@ from typing import Any, Final
 
 from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
 from surehand.client.plan_file import load_plan
-from surehand.drill.report import (
-    POINTS,
-    DrillTarget,
-    ForcedWait,
-    Operation,
-    Point,
-)
+from surehand.drill.report import POINTS, DrillTarget, ForcedWait, Operation, Point
 from surehand.process.exits import WrongUse
 from surehand.process.settings import NotLoaded, load_named
 from surehand.workflows.contracts.steering import InterruptKind

@@ -323,16 +323,17 @@ class Case:
         self._ledger = CaseLedger(database_url, settings.tenant, is_own, described)
         await self._ledger.grant(settings.user, "permission", self._permissions)
         self._context = Context(self._run_id, plan.input, database_url)
-        once = self._folder / "crashed"
         killed = told is not None and told.killed_at is not None and not self._operation
         # Open: the drill's people have no keys, and its ledger is nobody else's.
         of_workers = {"database_url": database_url, "decisions": "open"}
         of_workers["task_queue"] = settings.task_queue
+        of_workers["crash_once"] = str(self._folder / "crashed")
         if told and told.killed_at:
-            of_workers |= {"crash_at": told.crash_at, "crash_once": str(once)}
+            of_workers["crash_at"] = told.crash_at
         if self._operation is report.Operation.FREEZE:
             of_workers["crash_by"] = "SIGSTOP"
-        with Workers(self._suite.variables, self._folder, of_workers, once) as workers:
+        variables, loaded = self._suite.variables, environment.loaded
+        with Workers(variables, self._folder, loaded, of_workers) as workers:
             # With a kill two, so that another one stands by; an operator sees to the next one.
             await workers.start(2 if killed else 1)
             await launch_run(self._connection, start)

@@ -21,11 +21,10 @@ import sys
 import threading
 import time
 import traceback
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from itertools import count
+from itertools import cycle
 from pathlib import Path
 from queue import SimpleQueue
 from signal import SIGKILL, SIGTERM, Signals
@@ -42,7 +41,6 @@ _GIVEN: Final = ("PYTHONPATH", "PYTHONUNBUFFERED")
 #: The copies of one server have the same hash seed. A worker that goes on with another one's run
 #: has to find its sets in another order, or nobody sees that it matters.
 _IN_TURNS: Final = 2
-_TURNS: Final = defaultdict[str, Iterator[int]](count)
 #: The exit code of a process whose fork server was killed: nobody knows how it ended.
 _UNKNOWN: Final = 255
 
@@ -68,7 +66,7 @@ def can_fork(environment: Mapping[str, str]) -> bool:
     )
 
 
-_SERVERS: Final[dict[tuple[str, int], ForkServer]] = {}
+_SERVERS: Final[dict[tuple[str, ...], Iterator[ForkServer]]] = {}
 
 
 class Forked:
@@ -100,15 +98,15 @@ class Forked:
 
 
 class ForkServer:
-    """A process that has loaded a module, and forks processes which run its ``main``."""
+    """A process that has loaded modules, and forks processes which run the ``main`` of one."""
 
-    def __init__(self, module: str) -> None:
-        """Start it; it ends when this process does."""
-        self.module = module
+    def __init__(self, *modules: str) -> None:
+        """Start it; it ends when this process does. A command that names none is the first's."""
+        self.modules = modules
         self._asking = threading.Lock()
         path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._server = subprocess.Popen(
-            [sys.executable, "-m", __name__, module],
+            [sys.executable, "-m", __name__, *modules],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -119,22 +117,12 @@ class ForkServer:
         self._listener.start()
 
     def start(
-        self,
-        arguments: Sequence[str],
-        *,
-        environment: Mapping[str, str],
-        folder: Path,
-        log: Path,
-        errors: Path,
+        self, arguments: Sequence[str], environment: Mapping[str, str], **paths: Path
     ) -> Forked:
-        asked = {
-            "arguments": list(arguments),
-            "environment": dict(environment),
-            "folder": str(folder.absolute()),
-            "log": str(log.absolute()),
-            "errors": str(errors.absolute()),
-        }
-        log.touch()  # whoever waits for what it prints may look before it runs
+        """Fork a process; the paths are its folder, its log, and where its errors go."""
+        places = {name: str(path.absolute()) for name, path in paths.items()}
+        asked = {"arguments": list(arguments), "environment": dict(environment), **places}
+        paths["log"].touch()  # whoever waits for what it prints may look before it runs
         assert self._server.stdin is not None
         # One at a time: an answer names no question.
         with self._asking:
@@ -145,7 +133,7 @@ class ForkServer:
             started = self._answers.get()
             if started is None:
                 self._answers.put(None)  # whoever asks next is told the same
-                raise ChildProcessError(f"the fork server of {self.module} has ended")
+                raise ChildProcessError(f"the fork server of {self.modules[0]} has ended")
             return started
 
     def _listen(self) -> None:
@@ -154,7 +142,7 @@ class ForkServer:
         for line in self._server.stdout:
             pid, code = json.loads(line)
             if code is None:
-                running[pid] = Forked(pid, [self.module])
+                running[pid] = Forked(pid, self.modules)
                 self._answers.put(running[pid])
             else:
                 running.pop(pid).ended.set_result(code)
@@ -173,20 +161,21 @@ class ForkServer:
         self._listener.join()
 
 
-def fork_server(module: str) -> ForkServer:
-    """Return one of this process's fork servers of a module; they take turns."""
-    place = (module, next(_TURNS[module]) % _IN_TURNS)
-    if place not in _SERVERS:
-        _SERVERS[place] = ForkServer(module)
-    return _SERVERS[place]
+def fork_server(*modules: str) -> ForkServer:
+    """Return one of this process's fork servers of these modules; they take turns."""
+    if modules not in _SERVERS:
+        _SERVERS[modules] = cycle([ForkServer(*modules) for _ in range(_IN_TURNS)])
+    return next(_SERVERS[modules])
 
 
-def serve_forks(module: str) -> NoReturn:
-    """Load a module and fork until nobody can ask any more."""
+def serve_forks(modules: Sequence[str]) -> NoReturn:
+    """Load modules and fork until nobody can ask any more."""
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what is printed while it loads is no answer
     gc.disable()
-    main = importlib.import_module(module).main
+    for module in modules:
+        with suppress(Exception):  # whoever needs it loads it again, and says what is wrong
+            importlib.import_module(module)
     gc.collect()
     gc.freeze()  # the copies share what is not touched
     gc.enable()
@@ -206,13 +195,13 @@ def serve_forks(module: str) -> NoReturn:
         pid = os.fork()
         if not pid:
             answers.close()
-            _become_process(json.loads(line), main)
+            _become_process(json.loads(line), modules)
         tell_parent(pid, None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     os._exit(0)
 
 
-def _become_process(asked: Mapping[str, Any], main: Any) -> NoReturn:
+def _become_process(asked: Mapping[str, Any], modules: Sequence[str]) -> NoReturn:
     """Go on as the process that was asked for; nothing of the server is left in it."""
     code = 1
     try:
@@ -237,7 +226,8 @@ def _become_process(asked: Mapping[str, Any], main: Any) -> NoReturn:
         own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         sys.path[:] = [asked["folder"], *filter(None, own), str(ROOT), *others]
         sys.argv = asked["arguments"]
-        code = main(sys.argv[1:])
+        module = sys.argv[0] if sys.argv[0] in modules else modules[0]
+        code = importlib.import_module(module).main(sys.argv[1:])
     except SystemExit as ending:
         code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
     except BaseException:
@@ -246,7 +236,7 @@ def _become_process(asked: Mapping[str, Any], main: Any) -> NoReturn:
 
 
 if __name__ == "__main__":
-    serve_forks(sys.argv[1])
+    serve_forks(sys.argv[1:])
 
 
 _GUARD: Final = 'read -r word || kill -s "$1" "$2"'
@@ -335,7 +325,7 @@ class Child:
             # Behind Python comes a file, or `-m` and a module.
             called = [os.fspath(one) for one in command[2 if command[1] == "-m" else 1 :]]
             self._process = server.start(
-                called, environment=environment, folder=where, log=log, errors=errors or log
+                called, environment, folder=where, log=log, errors=errors or log
             )
         else:
             with ExitStack() as opened:

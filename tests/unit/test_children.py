@@ -191,8 +191,17 @@ def test_interpreter_options_are_not_forked(servers: list[ForkServer], tmp_path:
         assert isinstance(one._process, subprocess.Popen)
 
 
+def test_a_fork_server_runs_whichever_of_its_modules_is_named(
+    servers: list[ForkServer], tmp_path: Path
+) -> None:
+    server = ForkServer("timeit", "not.there", *servers[0].modules)
+    with child(server, tmp_path, "7") as one:
+        assert one.wait(60) == 7
+    server.close()
+
+
 def test_without_its_server_a_process_ends(servers: list[ForkServer], tmp_path: Path) -> None:
-    server = ForkServer(servers[0].module)
+    server = ForkServer(*servers[0].modules)
     with child(server, tmp_path, "waits") as one:
         one.wait_said("order")
         server.close()
