@@ -199,6 +199,7 @@ async def test_what_slack_refuses_is_tried_again_and_its_token_is_not_told(
 
 
 @pytest.mark.crash
+@pytest.mark.in_turns
 @pytest.mark.parametrize("decided", [False, True])
 async def test_what_was_posted_and_not_recorded_is_not_posted_again(
     scene: Scene, database: Database, slack: Workspace, tmp_path: Path, decided: bool

@@ -149,7 +149,7 @@ def test_a_follower_that_is_killed_loses_nothing_and_tells_nothing_twice(
     with writing(scene, workers[0]):
         killed = [
             follow([*command, "--follow"], environment, lines, chance.randint(1, 120))
-            for _ in range(6)
+            for _ in range(3)
         ]
     code = follow(command, environment, lines)
 
