@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -12,16 +12,17 @@ from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.effects.compensation import UndoAttempt
 from surehand.activities.effects.reconcile import settle_stale
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.effects.write import CallResult, EffectCall
 from surehand.activities.ledger.core.tables import effects
-from surehand.activities.ledger.steps.entries import ClaimRequest
+from surehand.activities.ledger.steps.entries import ClaimRequest, Entry
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import Crash
-from surehand.workflows.contracts.effects import Reconciled
+from surehand.workflows.contracts.effects import Compensate, Reconciled
 from surehand.workflows.contracts.tools import ToolCall, ToolReport
 from tests.ledger.scene import LEASE, RUN, STEP, Scene
 
@@ -66,6 +67,32 @@ def worker_of(
     """A worker that has these tools."""
     every, store = timedelta(seconds=1), artifacts or scene.artifacts
     return WorkerContext(scene.ledger, Toolbox(tools), store, Crash(), lease, every, **more)
+
+
+def looked_up(answer: Any) -> Callable[..., Awaitable[Any]]:
+    """Return a lookup that answers so, or raises it."""
+
+    async def lookup(params: Payment, ctx: ToolContext) -> Any:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    return lookup
+
+
+def undo_attempt(
+    worker: WorkerContext, tenant: str, entry: Entry, number: int = 1, **how: Any
+) -> UndoAttempt:
+    """An attempt at undoing an effect for its run."""
+    asked = Compensate(
+        tenant=tenant,
+        run_id=entry.run_id,
+        step_id=entry.step_id,
+        entry_id=entry.entry_id,
+        user="ada",
+        **how,
+    )
+    return UndoAttempt(worker, asked, Attempt(number, "undo", f"undo:{number}"))
 
 
 def effect_call(

@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, make_url, text
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from tests.ledger import databases
 from tests.ledger.databases import Database
+from tests.ledger.people import OWNED, owned
 from tests.ledger.scene import WORKERS, Scene
 from tests.ledger_databases import DATABASES, OWNER, RETENTION, WORKER, PostgresLedgers
 from tests.postgres_server import PostgresServer
@@ -69,7 +70,10 @@ def database(request: pytest.FixtureRequest) -> Database:
 async def ledger(database: Database) -> AsyncIterator[Ledger]:
     async with open_ledger(database.url, channels=("log",)) as opened:
         opened.keys = AllKnown() if encrypted() else None
-        yield opened
+        with owned(opened) as owner:  # to connect takes longer than what most tests do
+            OWNED[opened] = owner
+            yield opened
+            del OWNED[opened]
 
 
 @pytest.fixture(scope="module")

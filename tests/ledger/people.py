@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from typing import Final, Protocol
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any, Final, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from joserfc.jwk import OKPKey
@@ -14,7 +15,10 @@ from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import Kind
+from surehand.activities.ledger.steps.entries import ClaimRequest
+from surehand.client.messages import claims_for, sign
 from surehand.verify import kid_of, read_key_file, read_public_key
+from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
 from tests.ledger_databases import OWNER
 from tests.passkeys import Authenticator
 
@@ -39,15 +43,26 @@ class Place(Protocol):
         """Whose part."""
 
 
+#: Of a ledger that is open for many tests: the same one, as the role that owns its tables sees it.
+OWNED: Final[dict[Ledger, Ledger]] = {}
+
+
+@contextmanager
+def owned(ledger: Ledger) -> Iterator[Ledger]:
+    """Open a ledger for the role that owns its tables."""
+    url = ledger.engine.url
+    if url.get_backend_name() == "postgresql":
+        url = url.set(username=OWNER)
+    with closing(Ledger(make_engine(url.render_as_string(hide_password=False)))) as own:
+        yield own
+
+
 @contextmanager
 def administration(scene: Place) -> Iterator[Transaction]:
     """Open a transaction of the role that owns the tables."""
-    url = scene.ledger.engine.url
-    if url.get_backend_name() == "postgresql":
-        url = url.set(username=OWNER)
-    text = url.render_as_string(hide_password=False)
-    with closing(Ledger(make_engine(text))) as ledger, ledger.transaction(scene.tenant) as tx:
-        yield tx
+    with ExitStack() as stack:
+        own = OWNED.get(scene.ledger) or stack.enter_context(owned(scene.ledger))
+        yield stack.enter_context(own.transaction(scene.tenant))
 
 
 def person(scene: Place, name: str, *roles: str, permissions: tuple[str, ...] = ()) -> str:
@@ -77,6 +92,27 @@ def key_of(scene: Place, name: str) -> Ed25519PrivateKey:
     with administration(scene) as tx:
         assert principals.add_key(tx, name, kid_of(public), public, ADMINISTRATOR)
     return private
+
+
+def signature(
+    scene: Place,
+    key: Ed25519PrivateKey,
+    gated: ClaimRequest,
+    *,
+    edited: str | None = None,
+    **changes: Any,
+) -> str:
+    """Sign a decision on a call's approval; ann's yes, unless it is said."""
+    values = {
+        "approval_id": gated.approval_id,
+        "params_hash": gated.params_hash,
+        "outcome": DecisionOutcome.APPROVE,
+        "approver": "ann",
+        **changes,
+    }
+    now = int(time.time())
+    claims = claims_for(Decision(**values), scene.tenant, gated.run_id, now, edited=edited)
+    return sign(key, claims)
 
 
 def passkey_of(scene: Place, name: str, passkey: Authenticator | None = None) -> Authenticator:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Table, insert, update
+from sqlalchemy import Table, insert
 
+from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.tables import (
     approvals,
     checkpoints,
@@ -85,6 +87,9 @@ def write(scene: Scene, table: Table, **changes: Any) -> None:
         tx.execute(insert(table).values(values).execution_options(of_run=values.get("run_id")))
 
 
-def change(scene: Scene, table: Table, **changes: Any) -> None:
+def change(
+    scene: Scene, table: Table, where: Mapping[str, Any] | None = None, **changes: Any
+) -> None:
+    """Change a tenant's rows of a table, or those with some values alone."""
     with scene.tx() as tx:
-        tx.execute(update(table).where(table.c.tenant_id == scene.tenant).values(changes))
+        tx.execute(update_rows(table, **where or {}).values(changes))

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field
-from sqlalchemy import make_url, text, update
+from sqlalchemy import make_url, text
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from surehand.activities.effects.tool_calls import ToolActivities
+from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.store import Transaction, open_ledger
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.steps.entries import ClaimRequest
@@ -251,11 +252,7 @@ async def test_after_a_no_or_a_cancel_nothing_more_is_claimed(scene: Scene, bank
 async def test_an_attempt_that_is_fenced_out_claims_nothing_more(scene: Scene, bank: Bank) -> None:
     def take_over() -> None:
         with scene.tx() as tx:
-            tx.execute(
-                update(effects)
-                .where(effects.c.tenant_id == tx.tenant)
-                .values(fencing_token=effects.c.fencing_token + 1)
-            )
+            tx.execute(update_rows(effects).values(fencing_token=effects.c.fencing_token + 1))
 
     bank.meanwhile["a"] = take_over
     with pytest.raises(ApplicationError, match="has taken this effect over"):

@@ -9,12 +9,10 @@ from typing import Final
 
 import pytest
 from pydantic import BaseModel, field_validator
-from sqlalchemy import update
 
 from surehand.activities.effects.reconcile import settle_stale
-from surehand.activities.ledger.core import tables
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import effects
+from surehand.activities.ledger.core.tables import effects, steps
 from surehand.activities.ledger.effects import outcomes, reconcile
 from surehand.activities.ledger.effects.claims import claim_at_once
 from surehand.activities.ledger.steps import acting, attempts
@@ -200,10 +198,7 @@ def test_the_read_that_began_last_counts_whatever_its_number(scene: Scene) -> No
     # Attempt 3 of an activity that was given up, and the first one of the next.
     late, mine = read("late", attempt=3), read("mine")
     begun(scene, late)
-    with scene.tx() as tx:
-        mine_only = tables.steps.c.tenant_id == scene.tenant
-        earlier = tables.steps.c.started_ms - 1
-        tx.execute(update(tables.steps).where(mine_only).values(started_ms=earlier))
+    change(scene, steps, started_ms=steps.c.started_ms - 1)
     begun(scene, mine)
     assert answered(scene, mine, "new")
     assert answered(scene, late, "old")

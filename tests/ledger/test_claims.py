@@ -21,7 +21,7 @@ from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.tools.failures import Permanent
 from surehand.activities.tools.tool import Dedupes, Found, No, NotFound, Partial, Unknown
 from surehand.workflows.contracts.tools import Recovery
-from tests.ledger.attempts import Payment, Provider, last_of, request_for
+from tests.ledger.attempts import Provider, last_of, looked_up, request_for
 from tests.ledger.scene import (
     AT_ONCE,
     LEASE,
@@ -412,15 +412,6 @@ KEY_REVOKED = httpx.HTTPStatusError("401", request=POST, response=httpx.Response
 ALREADY = No("already refunded", "done")
 PROVABLE = [httpx.ConnectError("no route"), KEY_REVOKED, Permanent("account closed")]
 NAMES = ["down", "401", "permanent"]
-
-
-def looked_up(answer: Any) -> Any:
-    async def lookup(params: Payment, ctx: Any) -> Any:
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    return lookup
 
 
 @pytest.mark.in_turns

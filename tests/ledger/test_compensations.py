@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from surehand.activities.effects.compensation import UndoAttempt
 from surehand.activities.ledger.core.tables import bars, effects, interventions
 from surehand.activities.ledger.effects import compensations, outcomes, reconcile, run_tree
 from surehand.activities.ledger.effects.compensations import NothingToUndo, ToUndo
@@ -16,15 +15,13 @@ from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import ApprovalRefused, ClaimRequest, Entry
 from surehand.activities.tools.tool import No, Tool, Undo
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.context import Attempt
 from surehand.workflows.contracts.effects import (
-    Compensate,
     CompensationOutcome,
     CompensationReport,
 )
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.identity import forward_key, step_key
-from tests.ledger.attempts import Provider, worker_of
+from tests.ledger.attempts import Provider, undo_attempt, worker_of
 from tests.ledger.scene import AT_ONCE, LEASE_OVER, NOW, OTHER_RUN, RUN, STEP, WINDOW, Scene, said
 
 pytestmark = [pytest.mark.guarantee("G3"), pytest.mark.guarantee("G4")]
@@ -236,16 +233,7 @@ class Deploy:
         self, scene: Scene, entry: Entry, *, cleanup: bool = False, attempt: int = 1
     ) -> CompensationReport:
         context = replace(worker_of(scene), toolbox=self.toolbox()[0])
-        asked = Compensate(
-            tenant=scene.tenant,
-            run_id=entry.run_id,
-            step_id=entry.step_id,
-            entry_id=entry.entry_id,
-            user="ada",
-            cleanup=cleanup,
-        )
-        mine = Attempt(attempt, "undo", f"undo:{attempt}")
-        return await UndoAttempt(context, asked, mine).run()
+        return await undo_attempt(context, scene.tenant, entry, attempt, cleanup=cleanup).run()
 
 
 SHOWN = Deploy(cleaned_up_by="payments.charge")

@@ -18,7 +18,7 @@ from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import ADMINISTRATOR, administration, person, revoked
 from tests.ledger.scene import Scene
 
-pytestmark = pytest.mark.guarantee("G3")
+pytestmark = [pytest.mark.guarantee("G3"), pytest.mark.usefixtures("people")]
 
 MANAGER = Requirement(roles=("manager",))
 TWO = Requirement(quorum=2, roles=("manager",))
@@ -48,7 +48,6 @@ def asked(scene: Scene, requirement: Requirement = MANAGER, **call: Any) -> Clai
     return scene.ask_approval(scene.call(**call), requirement=requirement)
 
 
-@pytest.mark.usefixtures("people")
 def test_a_deputys_vote_counts_and_both_names_are_kept(scene: Scene) -> None:
     gated = asked(scene)
     assert scene.decide(gated, approver="bob").code == "not_permitted"
@@ -66,7 +65,6 @@ def test_a_deputys_vote_counts_and_both_names_are_kept(scene: Scene) -> None:
     assert isinstance(scene.claim(gated), Claimed)
 
 
-@pytest.mark.usefixtures("people")
 @pytest.mark.parametrize("ended", ["revoked", "expired", "no manager any more"])
 def test_a_deputy_whose_time_is_over_before_the_claim_has_not_voted(
     scene: Scene, ended: str
@@ -88,7 +86,6 @@ def test_a_deputy_whose_time_is_over_before_the_claim_has_not_voted(
     assert isinstance(scene.claim(gated), Claimed if ended == "expired" else ApprovalRefused)
 
 
-@pytest.mark.usefixtures("people")
 @pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("bound", "amount", "covers"),
@@ -115,7 +112,6 @@ def test_a_deputy_is_bound_to_tool_and_amount(
     assert verdict.code == ("accepted" if covers else "not_permitted")
 
 
-@pytest.mark.usefixtures("people")
 def test_a_person_and_their_deputies_are_one(scene: Scene) -> None:
     named(scene, "ana", "bob")
     named(scene, "ana", "dan")
@@ -129,7 +125,6 @@ def test_a_person_and_their_deputies_are_one(scene: Scene) -> None:
     assert scene.decide(gated, approver="cleo").state == "approved"
 
 
-@pytest.mark.usefixtures("people")
 def test_nobody_votes_as_themselves_and_as_a_deputy(scene: Scene) -> None:
     named(scene, "ana", "cleo")
     gated = asked(scene, TWO)
@@ -140,7 +135,6 @@ def test_nobody_votes_as_themselves_and_as_a_deputy(scene: Scene) -> None:
     assert scene.decide(gated, approver="cleo").code == "already_voted"
 
 
-@pytest.mark.usefixtures("people")
 def test_a_deputy_of_two_stands_for_the_one_who_has_not_voted(scene: Scene) -> None:
     named(scene, "ana", "bob")
     named(scene, "cleo", "bob")
@@ -150,7 +144,6 @@ def test_a_deputy_of_two_stands_for_the_one_who_has_not_voted(scene: Scene) -> N
     assert scene.decide(gated, approver="bob").message == "approved by ana, bob for cleo"
 
 
-@pytest.mark.usefixtures("people")
 @pytest.mark.parametrize("requester", ["ana", "bob"])
 def test_four_eyes_hold_for_the_deputy_and_for_the_person(scene: Scene, requester: str) -> None:
     named(scene, "ana", "bob")
@@ -162,7 +155,6 @@ def test_four_eyes_hold_for_the_deputy_and_for_the_person(scene: Scene, requeste
     assert isinstance(scene.claim(gated), ApprovalRefused)
 
 
-@pytest.mark.usefixtures("people")
 def test_a_deputy_of_a_deputy_is_none(scene: Scene) -> None:
     named(scene, "ana", "bob")
     named(scene, "bob", "dan")
@@ -171,7 +163,6 @@ def test_a_deputy_of_a_deputy_is_none(scene: Scene) -> None:
     assert scene.decide(gated, approver="dan").code == "not_permitted"
 
 
-@pytest.mark.usefixtures("people")
 def test_a_deputy_may_say_no_and_not_edit(scene: Scene) -> None:
     named(scene, "ana", "bob")
     gated = asked(scene)
@@ -182,7 +173,6 @@ def test_a_deputy_may_say_no_and_not_edit(scene: Scene) -> None:
     assert (rejected.state, rejected.message) == ("rejected", "rejected by bob for ana")
 
 
-@pytest.mark.usefixtures("people")
 def test_what_a_worker_writes_makes_nobody_a_deputy(scene: Scene) -> None:
     """A worker writes the row of a decision, and may write any name into it."""
     gated = asked(scene, Requirement())
@@ -199,7 +189,6 @@ def test_what_a_worker_writes_makes_nobody_a_deputy(scene: Scene) -> None:
     assert isinstance(scene.claim(strict), ApprovalRefused)
 
 
-@pytest.mark.usefixtures("people")
 def test_a_deputy_is_named_by_an_administrator_and_only_ended(scene: Scene) -> None:
     deputy_id = named(scene, "ana", "bob")
     for values in ({"until_ms": 2**50}, {"deputy": "dan"}, {"tool": "mail.send"}):

@@ -27,6 +27,7 @@ from surehand.workflows.plan.policy import Requirement
 from tests.ledger.databases import Database
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 
+pytestmark = pytest.mark.guarantee("G6")
 HASHED = ("run_id", "seq", "type", "step_id", "body", "at_ms")
 
 
@@ -52,7 +53,6 @@ def _story(scene: Scene) -> list[dict[str, Any]]:
     return scene.events()
 
 
-@pytest.mark.guarantee("G6")
 def test_events_are_numbered_without_gaps_and_hash_the_one_before(scene: Scene) -> None:
     chain = _story(scene)
 
@@ -75,7 +75,6 @@ def test_events_are_numbered_without_gaps_and_hash_the_one_before(scene: Scene) 
     assert recomputed(chain) == (scene.row(runs))["head"]
 
 
-@pytest.mark.guarantee("G6")
 def test_an_event_is_written_only_if_its_transaction_commits(scene: Scene) -> None:
     before = [scene.rows(table) for table in (runs, events)]
 
@@ -87,7 +86,6 @@ def test_an_event_is_written_only_if_its_transaction_commits(scene: Scene) -> No
     assert [scene.rows(table) for table in (runs, events)] == before
 
 
-@pytest.mark.guarantee("G6")
 def test_a_change_whose_event_cannot_be_written_is_not_made(scene: Scene) -> None:
     with pytest.raises(RunNotFound), scene.tx() as tx:
         tx.execute(update(runs).where(runs.c.tenant_id == scene.tenant).values(user_id="mallory"))
@@ -96,7 +94,6 @@ def test_a_change_whose_event_cannot_be_written_is_not_made(scene: Scene) -> Non
     assert (scene.row(runs))["user_id"] == "ada"
 
 
-@pytest.mark.guarantee("G6")
 def test_a_transaction_returns_the_heads_that_the_rows_have_then(scene: Scene) -> None:
     scene.open_run(OTHER_RUN)
     with scene.tx() as tx:
@@ -111,7 +108,6 @@ def test_a_transaction_returns_the_heads_that_the_rows_have_then(scene: Scene) -
         assert (scene.events(run_id))[-1]["hash"] == head.hash
 
 
-@pytest.mark.guarantee("G6")
 def test_events_hold_digests_and_references_and_no_params(scene: Scene) -> None:
     secret = "4556-7375-8689-9855"
     request = scene.approved(scene.call(params={"card": secret}))
@@ -123,7 +119,6 @@ def test_events_hold_digests_and_references_and_no_params(scene: Scene) -> None:
     assert request.params_hash in told
 
 
-@pytest.mark.guarantee("G6")
 def test_unusual_text_in_an_event_is_hashed_as_it_is_stored(scene: Scene) -> None:
     with scene.tx() as tx:
         tx.event(RUN, "test.odd", text='é \U0001f600 \u2028 \x7f "quoted" \\ ', number=2**53 - 1)
@@ -193,7 +188,6 @@ def named(events: Events, type_: str) -> dict[str, Any]:
     return next(event for event in events if event["type"] == type_)
 
 
-@pytest.mark.guarantee("G6")
 async def test_an_untouched_run_passes(scene: Scene) -> None:
     events, entries, head = await told(scene)
 
@@ -203,7 +197,6 @@ async def test_an_untouched_run_passes(scene: Scene) -> None:
     assert verify_entries(events, entries) is None
 
 
-@pytest.mark.guarantee("G6")
 async def test_what_was_changed_in_a_chain_or_cut_from_it_is_named(scene: Scene) -> None:
     events, _, head = await told(scene)
     for name in ("type", "body", "at_ms", "step_id", "run_id"):
@@ -221,7 +214,6 @@ async def test_what_was_changed_in_a_chain_or_cut_from_it_is_named(scene: Scene)
     assert verify_chain(rewritten, [ChainHead(seq=2, hash=events[1]["hash"]), head]) is not None
 
 
-@pytest.mark.guarantee("G6")
 @pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("type_", "changes", "reason"),
@@ -248,7 +240,6 @@ async def test_a_story_without_an_event_or_with_a_changed_one_is_named(
     assert reason in str(verify_story(events))
 
 
-@pytest.mark.guarantee("G6")
 async def test_an_entry_that_no_event_tells_of_is_named(scene: Scene) -> None:
     events, entries, _ = await told(scene)
     without = [event for event in events if event["type"] != "effect.committed"]
@@ -259,7 +250,6 @@ async def test_an_entry_that_no_event_tells_of_is_named(scene: Scene) -> None:
     assert entries[0]["entry_id"] in found.reason
 
 
-@pytest.mark.guarantee("G6")
 async def test_an_entry_with_other_params_than_were_claimed_is_named(scene: Scene) -> None:
     events, entries, _ = await told(scene)
 
@@ -281,7 +271,6 @@ async def voted(scene: Scene) -> Events:
     return events
 
 
-@pytest.mark.guarantee("G6")
 async def test_an_approval_by_fewer_people_than_were_asked_for_is_named(scene: Scene) -> None:
     events = await voted(scene)
     assert verify_story(events) is None
@@ -303,7 +292,6 @@ async def test_an_approval_by_fewer_people_than_were_asked_for_is_named(scene: S
         assert "1 of 2" in found.reason
 
 
-@pytest.mark.guarantee("G6")
 async def test_a_waiver_from_before_a_human_was_asked_lets_no_claim_through(scene: Scene) -> None:
     events, _, _ = await told(scene)
     named(events, "run.opened")["body"]["gated"] = [STEP]

@@ -6,29 +6,29 @@ was asked stays as it was asked, and a request that no worker has written is nob
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import delete, insert, update
+from sqlalchemy import insert
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.approvals.requests import refuse_read
+from surehand.activities.ledger.core.statements import delete_rows, update_rows
 from surehand.activities.ledger.core.tables import approvals, decisions, effects
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.steps import entries
-from surehand.client.messages import claims_for, sign
 from surehand.workflows.canonical_json import digest
-from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome
+from surehand.workflows.contracts.approvals import Assurance, DecisionOutcome
 from surehand.workflows.plan.policy import Needs, Requirement
 from tests.ledger import rows
-from tests.ledger.people import ADMINISTRATOR, administration, key_of, person
+from tests.ledger.people import ADMINISTRATOR, administration, key_of, person, signature
 from tests.ledger.scene import RUN, STEP, WINDOW, Scene
 
+pytestmark = pytest.mark.guarantee("G3")
 STRICT = Assurance.SIGNED
 FINANCE = Requirement(roles=("finance",))
 TWO = Requirement(roles=("finance",), quorum=2)
@@ -43,26 +43,6 @@ def key(scene: Scene) -> Ed25519PrivateKey:
     """Ann's."""
     person(scene, "ann", "finance")
     return key_of(scene, "ann")
-
-
-def signature(
-    scene: Scene,
-    key: Ed25519PrivateKey,
-    gated: entries.ClaimRequest,
-    *,
-    edited: str | None = None,
-    **changes: Any,
-) -> str:
-    values = {
-        "approval_id": gated.approval_id,
-        "params_hash": gated.params_hash,
-        "outcome": DecisionOutcome.APPROVE,
-        "approver": "ann",
-        **changes,
-    }
-    decision = Decision(**values)
-    claims = claims_for(decision, scene.tenant, RUN, int(time.time()), edited=edited)
-    return sign(key, claims)
 
 
 def forgery(
@@ -107,7 +87,7 @@ def forge(
         tx.execute(insert(decisions).values(vote).execution_options(of_run=RUN))
         if state != "pending":
             decided = {"state": state, "decided_by": "ann", "verified": columns["verified"]}
-            tx.execute(update(approvals).where(approvals.c.tenant_id == tx.tenant).values(decided))
+            tx.execute(update_rows(approvals).values(decided))
 
 
 def may_read(scene: Scene, gated: entries.ClaimRequest) -> bool:
@@ -175,10 +155,10 @@ async def test_what_somebody_has_decided_is_not_rewritten(
     scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
     before = scene.rows(decisions)
 
+    with pytest.raises(DBAPIError, match=REFUSED):
+        rows.change(scene, decisions, **columns)
     with pytest.raises(DBAPIError, match=REFUSED), scene.tx() as tx:
-        tx.execute(update(decisions).where(decisions.c.tenant_id == tx.tenant).values(columns))
-    with pytest.raises(DBAPIError, match=REFUSED), scene.tx() as tx:
-        tx.execute(delete(decisions).where(decisions.c.tenant_id == tx.tenant))
+        tx.execute(delete_rows(decisions))
 
     assert scene.rows(decisions) == before
 
@@ -196,7 +176,6 @@ def end_without_yes(scene: Scene, gated: entries.ClaimRequest, how: str) -> str:
     return str(scene.decide(gated, **by, signature=proof, edited=edited).state)
 
 
-@pytest.mark.guarantee("G3")
 @pytest.mark.in_turns
 @pytest.mark.parametrize("before", [True, False], ids=["after a yes", "before a yes"])
 @pytest.mark.parametrize(
@@ -223,8 +202,8 @@ def test_a_no_is_not_taken_off(
         (approvals, {"state": "approved", "decided_by": "ann", "verified": True}),
         (approvals, {"state": "pending", "decided_by": None, "verified": None}),
     ):
-        with pytest.raises(DBAPIError, match=REFUSED), scene.tx() as tx:
-            tx.execute(update(table).where(table.c.tenant_id == tx.tenant).values(columns))
+        with pytest.raises(DBAPIError, match=REFUSED):
+            rows.change(scene, table, **columns)
 
     assert scene.row(approvals) == ended
     assert isinstance(scene.claim(gated), entries.ApprovalRefused)
@@ -232,7 +211,6 @@ def test_a_no_is_not_taken_off(
     assert scene.rows(effects) == []
 
 
-@pytest.mark.guarantee("G3")
 @pytest.mark.in_turns
 @pytest.mark.parametrize("used", [False, True], ids=["unused", "said to be used"])
 @pytest.mark.parametrize("how", ["reject", "edit"])
@@ -246,8 +224,7 @@ def test_a_no_counts_though_the_request_is_said_to_be_approved(
     if used:
         entry = entries.entry_id_for(scene.tenant, gated.tool, gated.key, 1)
         said |= {"consumed_entry": entry, "consumed_generation": 1}
-    with scene.tx() as tx:
-        tx.execute(update(approvals).where(approvals.c.tenant_id == tx.tenant).values(said))
+    rows.change(scene, approvals, **said)
 
     end_without_yes(scene, gated, how)
     late = scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
@@ -260,7 +237,6 @@ def test_a_no_counts_though_the_request_is_said_to_be_approved(
     assert scene.rows(effects) == []
 
 
-@pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("nonce", [True, False], ids=["its nonce", "no nonce"])
 def test_a_refused_yes_written_again_is_no_vote(scene: Scene, nonce: bool) -> None:
     """By whoever has the workers' rights, once its approver may decide."""
@@ -276,15 +252,12 @@ def test_a_refused_yes_written_again_is_no_vote(scene: Scene, nonce: bool) -> No
 
     with suppress(DBAPIError):
         forge(scene, gated, **copied | ({} if nonce else {"nonce": None, "verified": False}))
-    with suppress(DBAPIError), scene.tx() as tx:
-        approved = {"state": "approved", "decided_by": "ann", "verified": True}
-        tx.execute(update(approvals).where(approvals.c.tenant_id == tx.tenant).values(approved))
+    rewrite(scene, state="approved", decided_by="ann", verified=True)
 
     assert isinstance(scene.claim(gated), entries.ApprovalRefused)
     assert not may_read(scene, gated)
 
 
-@pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("outcome", ["reject", "edit"])
 def test_a_recorded_no_stops_every_yes(scene: Scene, key: Ed25519PrivateKey, outcome: str) -> None:
     """Whatever the request's row says."""
@@ -320,8 +293,8 @@ ESCALATED = Needs(requirements=(ESCALATES,), expires_in=WINDOW).escalated("chief
 
 
 def rewrite(scene: Scene, **columns: Any) -> None:
-    with suppress(DBAPIError), scene.tx() as tx:
-        tx.execute(update(approvals).where(approvals.c.tenant_id == tx.tenant).values(columns))
+    with suppress(DBAPIError):
+        rows.change(scene, approvals, **columns)
 
 
 def write_first(
@@ -382,7 +355,7 @@ def test_a_request_cannot_be_taken_away_and_written_anew(scene: Scene) -> None:
     scene.ask_approval(scene.call())
 
     with suppress(DBAPIError), scene.tx() as tx:
-        tx.execute(delete(approvals).where(approvals.c.tenant_id == tx.tenant))
+        tx.execute(delete_rows(approvals))
     rewrite(scene, approval_id="elsewhere")
 
     assert scene.row(approvals)["approval_id"] == f"{RUN}/{STEP}/1"

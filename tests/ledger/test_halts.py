@@ -36,11 +36,11 @@ from surehand.activities.ledger.outbox.notification_rows import write_reminders
 from surehand.activities.ledger.runs.steering import record_interrupt
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Doubtful
 from surehand.activities.tools.failures import OutcomeUnknown, Transient
-from surehand.activities.tools.tool import NotFound, ToolContext
+from surehand.activities.tools.tool import NotFound
 from surehand.verify import verify_story
 from surehand.workflows.contracts.steering import Interrupt, InterruptKind, RecordInterrupt
 from surehand.workflows.contracts.tools import Recovery
-from tests.ledger.attempts import Payment, Provider, effect_call, request_for, time_passes
+from tests.ledger.attempts import Provider, effect_call, looked_up, request_for, time_passes
 from tests.ledger.databases import until_one_waits
 from tests.ledger.people import ADMINISTRATOR, administration
 from tests.ledger.scene import AT_ONCE, LEASE, NOW, RECOVERY_LIMIT, RUN, WINDOW, Scene
@@ -243,11 +243,7 @@ def test_what_is_in_doubt_is_recovered_after_a_halt_as_before_it(scene: Scene) -
 
 async def test_a_halt_is_no_reason_to_give_up_on_lookups(scene: Scene) -> None:
     provider = Provider([OutcomeUnknown("no answer"), {"id": "r-1"}])
-
-    async def look(params: Payment, ctx: ToolContext) -> NotFound:
-        return NotFound()
-
-    loaded = provider.tool(lookup=look, settle=AT_ONCE)
+    loaded = provider.tool(lookup=looked_up(NotFound()), settle=AT_ONCE)
     with pytest.raises(ApplicationError):
         await effect_call(scene, loaded, request_for(scene, loaded)).run()
     made = _halted_since(scene, LATER)

@@ -6,9 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
-from surehand.activities.effects.compensation import UndoAttempt
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import compensations, outcomes
 from surehand.activities.ledger.effects.compensations import GivenUp, NothingToUndo, ToUndo
@@ -24,15 +22,14 @@ from surehand.activities.ledger.steps.entries import (
     Entry,
     Held,
 )
-from surehand.activities.tools.tool import Found, No, NotFound, Tool, ToolContext, Undo
-from surehand.activities.worker.context import Attempt
+from surehand.activities.tools.tool import Found, No, NotFound, ToolContext, Undo
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import (
-    Compensate,
     CompensationOutcome,
     ResolutionOutcome,
 )
-from tests.ledger.attempts import Payment, Provider, reconciled, worker_of
+from tests.ledger.attempts import Payment, Provider, reconciled, undo_attempt, worker_of
+from tests.ledger.rows import change
 from tests.ledger.scene import (
     AT_ONCE,
     LEASE_OVER,
@@ -41,7 +38,6 @@ from tests.ledger.scene import (
     RUN,
     SETTLED,
     SPEC,
-    STEP,
     TIMEOUT,
     Scene,
     said,
@@ -345,13 +341,6 @@ class LookedUp(Provider):
         return self.said
 
 
-def undo_attempt(scene: Scene, entry: Entry, *tools: Tool, number: int = 1) -> UndoAttempt:
-    asked = Compensate(
-        tenant=scene.tenant, run_id=RUN, step_id=STEP, entry_id=entry.entry_id, user="ada"
-    )
-    return UndoAttempt(worker_of(scene, *tools), asked, Attempt(number, "undo", f"undo:{number}"))
-
-
 @pytest.mark.in_turns
 @pytest.mark.parametrize(("answer", "state"), ANSWERS)
 @pytest.mark.parametrize("by", ["a round", "an undoing"])
@@ -366,7 +355,7 @@ async def test_a_lookup_is_asked_before_a_human(
         done = await reconciled(scene, loaded)
         assert (done.looked_at, done.asked) == (1, 0)
     else:
-        await undo_attempt(scene, entry, loaded).run()
+        await undo_attempt(worker_of(scene, loaded), scene.tenant, entry).run()
 
     assert provider.lookups == 1
     assert scene.row(effects)["state"] == state
@@ -405,7 +394,8 @@ async def test_a_late_undo_is_barred_and_asks_nothing_that_is_settled_or_asked_a
         assert scene.settle(said(question, outcome))[0]
     before = scene.rows(interventions)
 
-    report = await undo_attempt(scene, entry, loaded, charge, number=9).undo_effect(entry, None)
+    late = undo_attempt(worker_of(scene, loaded, charge), scene.tenant, entry, 9)
+    report = await late.undo_effect(entry, None)
 
     assert report.outcome is reported
     assert undone.keys == []
@@ -502,13 +492,9 @@ async def test_an_effect_undone_after_a_human_left_it_is_on_record(scene: Scene)
     undo = scene.undo(original)
     [late] = scene.rows(effects, undoes=original.entry_id)
     assert scene.settle(said(question, "give_up"))[0]
+    change(scene, effects, {"entry_id": late["entry_id"]}, state="in_doubt")
     with scene.tx() as tx:
         resumed = Entry.from_row({**late, "state": "in_doubt"})
-        tx.execute(
-            update(effects)
-            .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == resumed.entry_id)
-            .values(state="in_doubt")
-        )
         assert outcomes.commit_effect(tx, undo, resumed, Kept({"id": "u-1"})) is not None
 
     assert scene.entry(original.entry_id).state == "compensated"

@@ -31,7 +31,15 @@ from surehand.activities.worker.watchdog import Watchdog
 from surehand.process import clock as own_clock
 from surehand.workflows.contracts.tools import Recovery, ToolCall
 from surehand.workflows.names import ErrorType
-from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for, worker_of
+from tests.ledger.attempts import (
+    Payment,
+    Provider,
+    effect_call,
+    last_of,
+    looked_up,
+    request_for,
+    worker_of,
+)
 from tests.ledger.scene import (
     LEASE_OVER,
     RECOVERY_LIMIT,
@@ -46,10 +54,6 @@ from tests.ledger.scene import (
 MOMENT = timedelta(seconds=20)
 
 
-async def finds_nothing(params: Payment, ctx: Any) -> NotFound:
-    return NotFound()
-
-
 @pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("window", "repeated"),
@@ -57,7 +61,7 @@ async def finds_nothing(params: Payment, ctx: Any) -> NotFound:
     ids=["within", "after it, if it is late", "after it, if its call lasts"],
 )
 def test_a_window_bounds_repeated_calls(scene: Scene, window: timedelta, repeated: bool) -> None:
-    options = {"dedupes": Dedupes(window), "lookup": finds_nothing, "settle": SETTLE}
+    options = {"dedupes": Dedupes(window), "lookup": looked_up(NotFound()), "settle": SETTLE}
     refund = Provider([{"id": "r-1"}]).tool(timeout=TIMEOUT, **options)
     scene.in_doubt(request_for(scene, refund))
 
@@ -147,7 +151,7 @@ async def test_a_late_window_stops_calls(scene: Scene, asleep: Asleep, held_up: 
 @pytest.mark.parametrize("held_up", [timedelta(minutes=1), timedelta(hours=2)])
 async def test_a_late_recovery_stops_it(scene: Scene, asleep: Asleep, held_up: timedelta) -> None:
     provider = Provider([{"id": "r-1"}])
-    refund = provider.tool(timeout=TIMEOUT, lookup=finds_nothing, settle=SETTLE)
+    refund = provider.tool(timeout=TIMEOUT, lookup=looked_up(NotFound()), settle=SETTLE)
     request = request_for(scene, refund, attempt=2)
     scene.claimed(request_for(scene, refund, holder="dead"))
     doubted = scene.claim(request, LEASE_OVER)
@@ -186,7 +190,7 @@ def test_a_recovery_that_begins_later_than_now_is_a_humans_business(scene: Scene
 async def test_a_suspended_machine_does_not_call(scene: Scene, asleep: Asleep) -> None:
     """Another worker has looked, waited and called meanwhile."""
     provider = Provider([{"id": "r-1"}])
-    refund = provider.tool(timeout=TIMEOUT, lookup=finds_nothing, settle=SETTLE)
+    refund = provider.tool(timeout=TIMEOUT, lookup=looked_up(NotFound()), settle=SETTLE)
     suspended = effect_call(scene, refund, request_for(scene, refund, holder="suspended"))
     asked = own_clock.now()
     entry = scene.claimed(suspended.request)

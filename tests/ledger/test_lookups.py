@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.effects.recorder import Done, SaidNo
@@ -34,10 +33,12 @@ from tests.ledger.attempts import (
     Provider,
     effect_call,
     last_of,
+    looked_up,
     reconciled,
     request_for,
     time_passes,
 )
+from tests.ledger.rows import change
 from tests.ledger.scene import (
     LEASE_OVER,
     OTHER_RUN,
@@ -98,9 +99,7 @@ async def looked(call: EffectCall) -> Entry:
 
 
 def lease_runs_out(scene: Scene) -> None:
-    with scene.tx() as tx:
-        mine = (effects.c.tenant_id == tx.tenant, effects.c.state == "claimed")
-        tx.execute(update(effects).where(*mine).values(lease_until_ms=0))
+    change(scene, effects, {"state": "claimed"}, lease_until_ms=0)
 
 
 def observed(scene: Scene) -> Any:
@@ -301,14 +300,9 @@ WORDS: Final = "ENOENT: no such file"
 
 def refusing(answer: Any, *answers: Any, **options: Any) -> tuple[Provider, Tool]:
     """Return a provider that says that a call failed, then ``answers``; what its lookup says."""
-
-    async def look(params: Payment, ctx: ToolContext) -> Any:
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
     provider = Provider([ReportedFailure(WORDS), *answers])
-    return provider, provider.tool(**{"lookup": look, "settle": SETTLE, **options})
+    how = {"lookup": looked_up(answer), "settle": SETTLE, **options}
+    return provider, provider.tool(**how)
 
 
 async def fails(scene: Scene, loaded: Tool, **changes: Any) -> str:
@@ -444,9 +438,7 @@ async def test_what_its_run_leaves_behind_the_reaper_settles(scene: Scene) -> No
     provider, loaded = refusing(NotFound())
     with pytest.raises(ApplicationError):
         await effect_call(scene, loaded, request_for(scene, loaded)).run()
-    with scene.tx() as tx:
-        mine = effects.c.tenant_id == tx.tenant
-        tx.execute(update(effects).where(mine).values(deadline_ms=0, claimed_ms=0))
+    change(scene, effects, deadline_ms=0, claimed_ms=0)
 
     settled = await reconciled(scene, loaded)
 

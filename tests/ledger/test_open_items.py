@@ -45,23 +45,20 @@ def test_a_standing_effect_is_open_only_if_it_should_be_undone(scene: Scene) -> 
     assert (left_by(scene, RunState.CANCELLED)).uncompensated == [named]
 
 
-def test_a_completed_run_leaves_its_effects_and_nothing_open(scene: Scene) -> None:
-    scene.committed(scene.call())
+@pytest.mark.in_turns
+@pytest.mark.parametrize(
+    ("made", "state"),
+    [
+        ("committed", RunState.COMPLETED),
+        ("compensated", RunState.FAILED),
+        ("failed", RunState.FAILED),
+        ("answered_no", RunState.FAILED),
+    ],
+)
+def test_an_effect_as_it_should_be_is_not_open(scene: Scene, made: str, state: RunState) -> None:
+    getattr(scene, made)(scene.call())
 
-    assert left_by(scene, RunState.COMPLETED) == NOTHING
-
-
-def test_what_was_undone_and_what_undid_it_are_not_open(scene: Scene) -> None:
-    scene.compensated(scene.call())
-
-    assert left_by(scene, RunState.FAILED) == NOTHING
-
-
-def test_a_proven_failure_and_a_no_are_not_open(scene: Scene) -> None:
-    scene.failed(scene.call())
-    scene.answered_no(scene.call(key="other"))
-
-    assert left_by(scene, RunState.FAILED) == NOTHING
+    assert left_by(scene, state) == NOTHING
 
 
 def test_doubt_and_its_open_question_are_told_until_a_human_answers(scene: Scene) -> None:

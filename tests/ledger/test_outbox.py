@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -23,6 +24,7 @@ from surehand.activities.ledger.outbox.notification import (
     ReceiverGone,
 )
 from surehand.activities.ledger.steps.entries import Forbidden
+from surehand.activities.notifiers import Webhook, secret_of, url_of
 from surehand.activities.outbox import (
     BATCH,
     FIRST_PAUSE,
@@ -33,9 +35,18 @@ from surehand.activities.outbox import (
     pause_after,
 )
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
+from tests.ledger.databases import Database
 from tests.ledger.scene import RUN, STEP, WINDOW, Scene
 from tests.ledger.standing import ask, granted
-from tests.ledger.tenant_outbox import RECEIVER, Receiver, TenantOutbox, tenant_outbox
+from tests.ledger.tenant_outbox import (
+    RECEIVER,
+    Receiver,
+    TenantOutbox,
+    kill_outbox_on_arrival,
+    tenant_outbox,
+)
+from tests.notifiers.receiver import Receiver as WebhookReceiver
+from tests.notifiers.receiver import receiving
 from tests.notifiers.samples import approval
 
 HOUR = timedelta(hours=1)
@@ -470,3 +481,32 @@ async def test_what_a_worker_writes_it_sends_at_once_and_it_stops_when_told(scen
         states = {row["channel"]: row["state"] for row in here.rows()}
     # The other one may have been stopped before its turn: then the next worker sends it.
     assert states["bell"] == "sent"
+
+
+@pytest.fixture
+def webhooks() -> Iterator[WebhookReceiver]:
+    with receiving(WebhookReceiver()) as one:
+        yield one
+
+
+@pytest.mark.crash
+async def test_what_was_sent_and_not_recorded_is_sent_again_with_its_id_and_recorded_once(
+    scene: Scene, database: Database, webhooks: WebhookReceiver, tmp_path: Path
+) -> None:
+    webhook = Webhook(url_of(webhooks.url), secret_of(webhooks.secret))
+    settings = {"database_url": database.url, "notify": "webhook", **webhooks.settings()}
+    async with tenant_outbox(scene, webhook=webhook) as here:
+        here.scene.ask_approval(here.scene.call())
+        await kill_outbox_on_arrival(webhooks, scene.tenant, settings, tmp_path / "outbox.log")
+        [row] = [row for row in here.rows() if row["channel"] == "webhook"]
+        assert (row["state"], row["attempts"], len(webhooks.got)) == ("pending", 1, 1)
+
+        assert +(await here.outbox.run_once("webhook")) == {}
+        here.clock.later = LEASE * 1.1
+        assert +(await here.outbox.run_once("webhook")) == {"sent": 1}
+        assert +(await here.outbox.run_once("webhook")) == {}
+
+        [row] = [row for row in here.rows() if row["channel"] == "webhook"]
+    assert webhooks.ids == [row["notification_id"]] * 2
+    assert webhooks.got[0] == webhooks.got[1]
+    assert (row["state"], row["attempts"]) == ("sent", 2)

@@ -23,10 +23,17 @@ from surehand.verify import verify_story
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome, Verdict
 from surehand.workflows.plan.policy import Requirement
-from tests.ledger.people import ADMINISTRATOR, administration, key_of, passkey_of, person
+from tests.ledger.people import (
+    ADMINISTRATOR,
+    administration,
+    key_of,
+    passkey_of,
+    person,
+    signature,
+)
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
 from tests.ledger.standing import ask, granted
-from tests.ledger.test_forged_votes import forge, may_read, signature
+from tests.ledger.test_forged_votes import forge, may_read
 from tests.ledger.test_standing import state_of
 from tests.ledger.test_standing_attacks import smuggle
 from tests.passkeys import ORIGIN, Authenticator, as_json, digest_of, put_together

@@ -20,12 +20,11 @@ from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, Over
 from surehand.activities.limits_file import AskedPolicy
 from surehand.activities.own_policy import NoAnswer, OwnPolicy
 from surehand.activities.tools.tool import Tool, ToolContext
-from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
-from surehand.activities.worker.context import Attempt, WorkerContext
-from surehand.activities.worker.crash_points import Crash
+from surehand.activities.tools.toolbox import WRITE, tool
+from surehand.activities.worker.context import Attempt
 from surehand.workflows.contracts.tools import ApprovalNeeded, Recovery, ToolCall
 from surehand.workflows.plan.policy import ApprovalPolicy
-from tests.ledger.attempts import Payment, Provider
+from tests.ledger.attempts import Payment, Provider, worker_of
 from tests.ledger.scene import LEASE, RUN, STEP, Scene
 
 ASK = ApprovalPolicy(roles=("finance",))
@@ -147,9 +146,7 @@ async def report(
     loaded = own_tool or provider.tool(recovery="human")
     paths = {"params": ("order",), "amounts": ("amount",) if own_tool else ()}
     own = OwnPolicy(AskedPolicy(cedar="-", ask=ASK, **paths), policy)
-    context = WorkerContext(
-        scene.ledger, Toolbox([loaded]), scene.artifacts, Crash(), LEASE, LEASE / 3, policy=own
-    )
+    context = worker_of(scene, loaded, policy=own)
     values: dict[str, Any] = {"tenant": scene.tenant, "run_id": RUN, "step_id": STEP}
     values |= {"plan_version": 1, "user": "ada", "tool": loaded.spec(), "params": {}}
     call, tools = ToolCall(**values | given), ToolActivities(context)

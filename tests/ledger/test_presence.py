@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from surehand.activities.effects.recorder import Done
+from surehand.activities.ledger.approvals.waiting import measure_waiting
 from surehand.activities.ledger.core import presence
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.presence import Presence, presence_of
@@ -38,6 +39,7 @@ from surehand.activities.ledger.people.principals import (
 from surehand.activities.tools.failures import Transient
 from surehand.activities.tools.tool import Dedupes
 from surehand.activities.worker.takeover import InHand, worker_before
+from surehand.workflows.plan.policy import Requirement
 from tests.ledger.attempts import Provider, last_of, request_for
 from tests.ledger.people import ADMINISTRATOR, SOMEBODYS_KEY, administration, person, revoked
 from tests.ledger.rows import COMMITTED, write
@@ -336,8 +338,8 @@ def test_changes_are_told_in_the_order_of_their_locks(scene: Scene) -> None:
 AN_HOUR = timedelta(hours=1)
 
 
-def figures(scene: Scene, *, probes: int = 0) -> Stats:
-    scope = StatsScope(scene.tenant, datetime.now(UTC) - AN_HOUR)
+def figures(scene: Scene, *, since: timedelta = AN_HOUR, probes: int = 0) -> Stats:
+    scope = StatsScope(scene.tenant, datetime.now(UTC) - since)
     return read_stats(scene.ledger, scope, probes=probes)
 
 
@@ -445,3 +447,33 @@ def test_percentiles_are_values_that_were_measured() -> None:
 
     assert spread == Spread(count=100, p50=50, p95=95, p99=99)
     assert Spread.of([7.0]) == Spread(count=1, p50=7, p95=7, p99=7)
+
+
+def test_figures_tell_of_decisions_what_waits_and_the_load_of_each_person(scene: Scene) -> None:
+    person(scene, "ana", "manager")
+    person(scene, "bob", "clerk")
+    manager = Requirement(roles=("manager",))
+    minute, calls = timedelta(minutes=1), [scene.call(key=f"k{n}", step_id=f"s{n}") for n in (1, 2)]
+    first, _ = (scene.ask_approval(one, requirement=manager) for one in calls)
+    scene.ask_approval(scene.call(key="any", step_id="any"))
+    assert scene.decide(first, approver="bob").code == "not_permitted"
+    assert scene.decide(first, approver="ana", after=minute).code == "accepted"
+
+    found = figures(scene, since=timedelta(days=1)).approvals
+
+    assert (found.decisions, found.waiting) == (1, 2)
+    assert found.time is not None and found.time.p50 == pytest.approx(60, abs=30)
+    assert found.oldest is not None and 0 <= found.oldest < 60
+    assert found.asked_each_day == pytest.approx({"ana": 3, "bob": 1}, rel=0.01)
+    assert found.decided_each_day == pytest.approx({"ana": 1}, rel=0.01)
+    with scene.tx(after=minute) as tx:
+        count, age_ms = measure_waiting(tx)
+    assert count == 2 and age_ms >= 60_000
+
+
+def test_of_nothing_there_are_no_figures(scene: Scene) -> None:
+    found = figures(scene, since=timedelta(days=1)).approvals
+
+    assert (found.decisions, found.waiting, found.time, found.oldest) == (0, 0, None, None)
+    with scene.tx() as tx:
+        assert measure_waiting(tx) == (0, 0)

@@ -30,7 +30,7 @@ from surehand.workflows.contracts.runs import OpenRun, Parent, StartRun
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.identity import child_run_id
 from surehand.workflows.plan.plan import Plan
-from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for
+from tests.ledger.attempts import Provider, effect_call, last_of, looked_up, request_for
 from tests.ledger.rows import change
 from tests.ledger.scene import (
     LEASE_OVER,
@@ -49,16 +49,12 @@ LOST = httpx.ReadTimeout("the answer was lost")
 RECEIPT = {"id": "r-1"}
 
 
-async def found(params: Payment, ctx: Any) -> Found:
-    return Found(RECEIPT)
-
-
 def dedupes() -> Tool:
     return Provider([RECEIPT]).tool(dedupes=Dedupes(window=WINDOW))
 
 
 def lookup() -> Tool:
-    return Provider([LOST]).tool(lookup=found, settle=SETTLE)
+    return Provider([LOST]).tool(lookup=looked_up(Found(RECEIPT)), settle=SETTLE)
 
 
 def verified(scene: Scene) -> dict[str, Any]:

@@ -9,23 +9,20 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.effects.compensation import UndoAttempt
 from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.steps.entries import UNASKED, Entry
 from surehand.activities.tools.failures import OutcomeUnknown, Permanent, Transient
 from surehand.activities.tools.tool import Dedupes, OnlyIf, ToolContext, Undo
 from surehand.activities.tools.toolbox import Toolbox, ToolboxError
-from surehand.activities.worker.context import Attempt, WorkerContext
-from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.effects import (
-    Compensate,
     CompensationOutcome,
     CompensationReport,
     ResolutionOutcome,
 )
-from tests.ledger.attempts import Provider, time_passes
-from tests.ledger.scene import LEASE, LEASE_OVER, Scene, said
+from tests.ledger.attempts import Provider, time_passes, undo_attempt, worker_of
+from tests.ledger.rows import change
+from tests.ledger.scene import Scene, said
 
 pytestmark = pytest.mark.guarantee("G4")
 
@@ -63,16 +60,8 @@ class World:
         self, scene: Scene, entry: Entry, *, attempt: int = 1, checked: bool = True
     ) -> CompensationReport:
         tools = self.toolbox(self.only_if if checked else None)
-        context = WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, LEASE / 3)
-        asked = Compensate(
-            tenant=scene.tenant,
-            run_id=entry.run_id,
-            step_id=entry.step_id,
-            entry_id=entry.entry_id,
-            user="ada",
-        )
-        mine = Attempt(attempt, "undo", f"undo:{attempt}")
-        return await UndoAttempt(context, asked, mine).run()
+        worker = replace(worker_of(scene), toolbox=tools)
+        return await undo_attempt(worker, scene.tenant, entry, attempt).run()
 
 
 async def test_only_true_is_a_yes(scene: Scene) -> None:
@@ -188,12 +177,7 @@ async def test_a_yes_is_not_remembered_after_a_crash(scene: Scene) -> None:
     [undo] = scene.rows(effects, undoes=entry.entry_id)
     assert undo["observed"] == UNASKED
     time_passes(scene)
-    with scene.tx() as tx:
-        tx.execute(
-            effects.update()
-            .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == undo["entry_id"])
-            .values(lease_until_ms=tx.now_ms - LEASE_OVER // timedelta(milliseconds=1))
-        )
+    change(scene, effects, {"entry_id": undo["entry_id"]}, lease_until_ms=1)
 
     report = await world.undo(scene, entry, attempt=2)
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import pytest
 from pydantic import BaseModel
-from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -29,6 +28,7 @@ from surehand.workflows.contracts.effects import Compensate, CompensationOutcome
 from surehand.workflows.contracts.tools import Batch, Succeeded, ToolCall, ToolReport
 from surehand.workflows.names import PAUSES, ErrorType
 from tests.ledger.attempts import reconciled, worker_of
+from tests.ledger.rows import change
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
 
 T = TypeVar("T")
@@ -141,12 +141,8 @@ def told(scene: Scene, run_id: str = RUN) -> list[str]:
 
 def lose(scene: Scene) -> None:
     """Have every lease run out, and somebody else take it."""
-    with scene.tx() as tx:
-        tx.execute(
-            update(leases)
-            .where(leases.c.tenant_id == tx.tenant)
-            .values(fencing_token=leases.c.fencing_token + 1, holder="another", run_id=OTHER_RUN)
-        )
+    lost = {"fencing_token": leases.c.fencing_token + 1, "holder": "another"}
+    change(scene, leases, **lost, run_id=OTHER_RUN)
 
 
 async def test_a_write_holds_its_resource_all_along(scene: Scene, bank: Bank) -> None:
@@ -342,13 +338,14 @@ async def test_an_undo_holds_its_own_resource(scene: Scene, bank: Bank) -> None:
     assert undone.begun[0].fencing_tokens == {"account:7": 2}
 
 
-async def test_a_worker_frees_its_tenants_resources(scene: Scene, other: Scene) -> None:
+async def test_a_worker_frees_its_tenants_resources(
+    scene: Scene, other: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of the tenants of all tests it would free one after the other.
+    monkeypatch.setattr(scene.ledger, "tenants", {scene.tenant, other.tenant})
     for tenant in (scene, other):
         tenant.hold("account:7")
-        with tenant.tx() as tx:
-            tx.execute(
-                update(leases).where(leases.c.tenant_id == tx.tenant).values(lease_until_ms=1)
-            )
+        change(tenant, leases, lease_until_ms=1)
     stopping = asyncio.Event()
     freeing = asyncio.create_task(keep_freeing(scene.ledger, stopping))
 
@@ -362,7 +359,6 @@ async def test_a_worker_frees_its_tenants_resources(scene: Scene, other: Scene) 
 
 async def test_a_round_of_reconciliation_frees_what_dead_calls_hold(scene: Scene) -> None:
     scene.hold("account:7")
-    with scene.tx() as tx:
-        tx.execute(update(leases).where(leases.c.tenant_id == tx.tenant).values(lease_until_ms=1))
+    change(scene, leases, lease_until_ms=1)
 
     assert (await reconciled(scene, quiet=NOW)).freed == 1

@@ -18,11 +18,9 @@ from surehand.activities.ledger.core.tables import (
     interventions,
     notifications,
     plans,
+    runs,
     steps,
 )
-from surehand.activities.ledger.core.tables import runs as run_rows
-from surehand.activities.ledger.core.tables import runs as run_table
-from surehand.activities.ledger.core.tables import steps as step_table
 from surehand.activities.ledger.effects import claims, outcomes, reconcile, run_tree
 from surehand.activities.ledger.history import reads
 from surehand.activities.ledger.runs import lifecycle
@@ -37,14 +35,12 @@ from surehand.activities.ledger.steps.acting import ActsElsewhere
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Barred, Committed, Doubtful
 from surehand.activities.maintenance import _close
-from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.context import WorkerContext
-from surehand.activities.worker.crash_points import Crash
 from surehand.verify import find_open_items
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import Compensate, CompensationReport
 from surehand.workflows.contracts.runs import CloseRun, OpenRun
-from tests.ledger.scene import LEASE, LEASE_OVER, OTHER_RUN, RUN, SETTLED, STEP, Scene
+from tests.ledger.attempts import worker_of
+from tests.ledger.scene import LEASE_OVER, OTHER_RUN, RUN, SETTLED, STEP, Scene
 
 
 def closing(scene: Scene, state: RunState = RunState.FAILED, run_id: str = RUN) -> CloseRun:
@@ -58,7 +54,7 @@ def closing(scene: Scene, state: RunState = RunState.FAILED, run_id: str = RUN) 
 
 
 def test_a_run_and_its_plan_are_stored_before_step_one(scene: Scene) -> None:
-    run = scene.row(run_table)
+    run = scene.row(runs)
     assert (run["state"], run["user_id"], run["closed_ms"]) == ("running", "ada", None)
     plan = scene.row(plans)
     assert plan["plan_version"] == 1
@@ -69,11 +65,11 @@ def test_a_run_and_its_plan_are_stored_before_step_one(scene: Scene) -> None:
 
 
 def test_opening_again_by_the_same_temporal_run_changes_nothing(scene: Scene) -> None:
-    before = [scene.rows(run_table), scene.rows(plans), scene.events()]
+    before = [scene.rows(runs), scene.rows(plans), scene.events()]
 
     scene.open_run(RUN, "first")
 
-    assert [scene.rows(run_table), scene.rows(plans), scene.events()] == before
+    assert [scene.rows(runs), scene.rows(plans), scene.events()] == before
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -89,17 +85,17 @@ def test_a_run_id_is_never_used_again(scene: Scene, closed: bool) -> None:
 def test_a_run_is_closed_once_with_its_skipped_steps(scene: Scene) -> None:
     with scene.tx() as tx:
         lifecycle.close_run(tx, closing(scene))
-    before = [scene.rows(run_table), scene.rows(step_table), scene.events()]
+    before = [scene.rows(runs), scene.rows(steps), scene.events()]
 
     with scene.tx() as tx:
         lifecycle.close_run(tx, closing(scene, RunState.COMPLETED))
 
-    run = scene.row(run_table)
+    run = scene.row(runs)
     assert (run["state"], run["error"]) == ("failed", "step refund: no")
     assert run["closed_ms"] is not None
-    skipped = scene.row(step_table)
+    skipped = scene.row(steps)
     assert (skipped["step_id"], skipped["state"], skipped["attempt"]) == ("mail", "skipped", 0)
-    after = [scene.rows(run_table), scene.rows(step_table), scene.events()]
+    after = [scene.rows(runs), scene.rows(steps), scene.events()]
     assert after == before
 
 
@@ -116,7 +112,7 @@ def test_an_attempt_recorded_twice_is_one_row(scene: Scene) -> None:
         # It is not held against itself.
         assert attempts.count_failures(tx, attempt, "transient") == 0
 
-    row = scene.row(step_table)
+    row = scene.row(steps)
     assert (row["state"], row["error"], row["error_class"]) == ("failed", "no", "transient")
 
 
@@ -192,7 +188,7 @@ def test_what_the_reaper_has_closed_is_unwound_as_often_as_it_is_asked_for(scene
 
     assert unwinding(scene) == ["refund:order-1001"]
     assert unwinding(scene) == ["refund:order-1001"]
-    assert (scene.row(run_rows))["state"] == "failed"
+    assert (scene.row(runs))["state"] == "failed"
 
 
 def test_no_approval_of_a_stopped_run_can_be_used_and_the_events_say_so(scene: Scene) -> None:
@@ -321,9 +317,7 @@ def test_what_is_done_for_a_run_from_outside_is_no_execution_of_it(scene: Scene)
 
 async def undoes_late(scene: Scene, entry_id: str, run_id: str, **more: Any) -> None:
     """Have the first execution of ``RUN`` undo an effect, as an activity that thaws."""
-    context = WorkerContext(
-        *(scene.ledger, Toolbox([]), scene.artifacts, Crash(), LEASE, LEASE / 3)
-    )
+    context = worker_of(scene)
     its = {"tenant": scene.tenant, "run_id": run_id, "step_id": STEP, "user": "ada"}
     asked = Compensate.model_validate({**its, "entry_id": entry_id, **more})
     environment = ActivityEnvironment()
@@ -396,7 +390,7 @@ def test_a_former_newest_execution_does_not_act(scene: Scene) -> None:
     with scene.tx() as tx:
         acting.take_over_run(tx, late)
 
-    assert (scene.row(run_rows))["execution"] == THIRD
+    assert (scene.row(runs))["execution"] == THIRD
 
 
 def test_an_earlier_execution_neither_opens_the_run_nor_ends_it(scene: Scene) -> None:
@@ -407,7 +401,7 @@ def test_an_earlier_execution_neither_opens_the_run_nor_ends_it(scene: Scene) ->
     with pytest.raises(ActsElsewhere):
         ends(scene)
 
-    assert (scene.row(run_rows))["closed_ms"] is None
+    assert (scene.row(runs))["closed_ms"] is None
 
 
 def test_a_completed_run_that_is_reset_is_open_again(scene: Scene) -> None:
@@ -415,7 +409,7 @@ def test_a_completed_run_that_is_reset_is_open_again(scene: Scene) -> None:
     ends(scene)
     goes_on(scene)
 
-    assert (scene.row(run_rows))["state"] == "running"
+    assert (scene.row(runs))["state"] == "running"
     [reopened] = scene.events(type_="run.reopened")
     assert reopened["body"] == {"was": "completed", "rule": "reset"}
     with scene.tx() as tx:
@@ -431,7 +425,7 @@ def test_a_second_life_that_fails_is_on_record_as_failed(scene: Scene) -> None:
     assert find_open_items(scene.events()).uncompensated == []
     ends(scene, RunState.FAILED, SECOND)
 
-    assert (scene.row(run_rows))["state"] == "failed"
+    assert (scene.row(runs))["state"] == "failed"
     assert len(find_open_items(scene.events()).uncompensated) == 1
 
 
@@ -448,7 +442,7 @@ def test_refused_late_attempts_leave_a_run_as_it_ended(scene: Scene, state: RunS
     ends(scene, state)
     goes_on(scene)
 
-    assert (scene.row(run_rows))["state"] == state
+    assert (scene.row(runs))["state"] == state
     assert scene.events(type_="run.reopened") == []
     with pytest.raises(EndedByItself), scene.tx() as tx:
         bar_terminated(tx, RUN)

@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.approvals import standing as standing_rows
 from surehand.activities.ledger.approvals.standing import Standing, StandingError
+from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.tables import (
     approvals,
     decisions,
@@ -23,15 +24,13 @@ from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, ClaimRequest
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import READ, WRITE, tool
-from surehand.client.messages import claims_for, sign
 from surehand.workflows.contracts.approvals import (
     Assurance,
-    Decision,
-    DecisionOutcome,
     standing_id_of,
 )
 from surehand.workflows.plan.policy import Requirement
-from tests.ledger.people import ADMINISTRATOR, administration, key_of, person
+from tests.ledger.people import ADMINISTRATOR, administration, key_of, person, signature
+from tests.ledger.rows import change
 from tests.ledger.scene import RUN, Scene
 from tests.ledger.standing import DAY, Refund, ask, grant, granted, listed, refund, scope, signed
 from tests.ledger.test_planners import GIVES
@@ -167,13 +166,7 @@ def test_a_signed_decision_is_no_standing_approval_and_none_is_a_decision(scene:
     person(scene, "ann")
     key = key_of(scene, "ann")
     call = ask(scene)
-    yes = Decision(
-        approval_id=call.approval_id or "",
-        params_hash=call.params_hash,
-        outcome=DecisionOutcome.APPROVE,
-        approver="ann",
-    )
-    decision = sign(key, claims_for(yes, scene.tenant, RUN, int(time.time())))
+    decision = signature(scene, key, call)
     nonce, standing = signed(scene.tenant, "ann", scope(), key)
 
     with pytest.raises(StandingError, match="type is not"), administration(scene) as tx:
@@ -252,11 +245,7 @@ def test_what_was_revoked_is_not_revived(scene: Scene) -> None:
         assert not standing_rows.revoke_standing(tx, standing.standing_id, "root")
 
     with pytest.raises(DBAPIError, match=r"append-only|has ended"), administration(scene) as tx:
-        tx.execute(
-            update(standing_approvals)
-            .where(standing_approvals.c.tenant_id == scene.tenant)
-            .values(revoked_ms=None, revoked_by=None)
-        )
+        tx.execute(update_rows(standing_approvals).values(revoked_ms=None, revoked_by=None))
     assert (row_of(scene, standing))["revoked_by"] == "ann"
 
 
@@ -390,11 +379,9 @@ def test_a_use_that_was_given_back_counts_for_no_late_attempt(scene: Scene) -> N
     standing = granted(scene, "ann", count=1)
     first = ask(scene)
     scene.close(first, "void")
-    with pytest.raises(DBAPIError, match="is not answered again"), scene.tx() as tx:
-        revived = update(approvals).where(
-            approvals.c.tenant_id == tx.tenant, approvals.c.approval_id == first.approval_id
-        )
-        tx.execute(revived.values(state="approved", decided_by="ann", verified=False))
+    yes = {"state": "approved", "decided_by": "ann", "verified": False}
+    with pytest.raises(DBAPIError, match="is not answered again"):
+        change(scene, approvals, {"approval_id": first.approval_id}, **yes)
 
     assert isinstance(scene.claim(first), ApprovalRefused)
     assert (listed(scene, standing)).uses == 0
@@ -408,11 +395,8 @@ def test_a_vote_without_a_use_of_its_standing_approval_counts_for_nothing(scene:
         assert vote is not None
         copied = {**vote, "approval_id": other.approval_id, "decision_id": "copied"}
         tx.execute(insert(decisions).values(copied).execution_options(of_run=RUN))
-        tx.execute(
-            update(approvals)
-            .where(approvals.c.tenant_id == tx.tenant, approvals.c.approval_id == other.approval_id)
-            .values(state="approved", decided_by="ann", verified=False)
-        )
+        yes = update_rows(approvals, approval_id=other.approval_id)
+        tx.execute(yes.values(state="approved", decided_by="ann", verified=False))
 
     assert isinstance(scene.claim(other), ApprovalRefused)
     assert isinstance(scene.claim(call), Claimed)
@@ -446,11 +430,9 @@ def smuggle(
             "kid": standing.kid, "nonce": f"of-{call.approval_id}", "at_ms": tx.now_ms,
         }  # fmt: skip
         tx.execute(insert(decisions).values(vote).execution_options(of_run=RUN))
-        tx.execute(
-            update(approvals)
-            .where(approvals.c.tenant_id == tx.tenant, approvals.c.approval_id == call.approval_id)
-            .values(state=state, decided_by="ann" if state == "approved" else None, verified=True)
-        )
+        decided_by = "ann" if state == "approved" else None
+        asked = update_rows(approvals, approval_id=call.approval_id)
+        tx.execute(asked.values(state=state, decided_by=decided_by, verified=True))
     return replace(call, assurance=STRICT)
 
 
@@ -522,9 +504,7 @@ def test_a_use_that_is_written_as_given_back_after_its_call_stays_used(scene: Sc
     standing = granted(scene, "ann", key_of(scene, "ann"), count=1)
     assert is_used(scene, assurance=STRICT)
 
-    with scene.tx() as tx:
-        mine = standing_uses.c.tenant_id == tx.tenant
-        tx.execute(update(standing_uses).where(mine).values(returned_ms=tx.now_ms))
+    change(scene, standing_uses, returned_ms=int(time.time() * 1000))
 
     assert listed(scene, standing).uses == 1
     assert not is_used(scene, assurance=STRICT)
@@ -534,10 +514,8 @@ def test_an_approval_that_was_used_stays_used(scene: Scene) -> None:
     call = scene.approved(scene.call())
     entry = scene.claimed(call)
 
-    mine = approvals.c.tenant_id == scene.tenant
-    unused = {"consumed_entry": None, "consumed_generation": None}
-    with pytest.raises(DBAPIError, match=r"append-only|has ended"), scene.tx() as tx:
-        tx.execute(update(approvals).where(mine).values(unused))
+    with pytest.raises(DBAPIError, match=r"append-only|has ended"):
+        change(scene, approvals, consumed_entry=None, consumed_generation=None)
 
     assert scene.row(approvals)["consumed_entry"] == entry.entry_id
 

@@ -10,25 +10,30 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import update
 
 from surehand.activities.ledger.core.tables import effects, runs
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.starts import StartRefused, name_starter
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Forbidden
-from surehand.client.messages import claims_for, sign, sign_start
+from surehand.client.messages import sign, sign_start
 from surehand.verify import decode_base64url
 from surehand.workflows.contracts.approvals import (
     Assurance,
-    Decision,
-    DecisionOutcome,
     StartClaims,
     Verdict,
 )
 from surehand.workflows.contracts.runs import Linked, Parent, StartRun
 from surehand.workflows.plan.plan import Durability, Plan
 from surehand.workflows.plan.policy import Requirement
-from tests.ledger.people import ADMINISTRATOR, administration, granted, key_of, person
+from tests.ledger.people import (
+    ADMINISTRATOR,
+    administration,
+    granted,
+    key_of,
+    person,
+    signature,
+)
+from tests.ledger.rows import change
 from tests.ledger.scene import STEP, Scene
 
 STRICT = Assurance.SIGNED
@@ -197,15 +202,8 @@ def test_a_child_run_that_another_workflow_of_its_parents_id_has_started_is_refu
 
 
 def decided(scene: Scene, call: Any, key: Ed25519PrivateKey, approver: str) -> Verdict:
-    decision = Decision(
-        approval_id=call.approval_id,
-        params_hash=call.params_hash,
-        outcome=DecisionOutcome.APPROVE,
-        approver=approver,
-    )
-    claims = claims_for(decision, scene.tenant, call.run_id, int(time.time()))
-    values = {"approver": approver, "signature": sign(key, claims)}
-    return scene.decide(call, assurance=STRICT, **values)
+    proof = signature(scene, key, call, approver=approver)
+    return scene.decide(call, assurance=STRICT, approver=approver, signature=proof)
 
 
 @pytest.mark.parametrize("run_id", [NEW, CHILD])
@@ -235,12 +233,8 @@ async def test_four_eyes_need_a_proven_start(scene: Scene, key: Ed25519PrivateKe
     assert (decided(scene, gated, bobs, "bob")).state == "approved"
 
     # Somebody with the workers' rights makes it another's run.
-    with scene.tx() as tx:
-        tx.execute(
-            update(runs)
-            .where(runs.c.tenant_id == tx.tenant, runs.c.run_id == NEW)
-            .values(started_by="ada", start_signature=None, start_kid=None, start_nonce=None)
-        )
+    unsigned = {"start_signature": None, "start_kid": None, "start_nonce": None}
+    change(scene, runs, {"run_id": NEW}, started_by="ada", **unsigned)
 
     found = scene.claim(gated)
     assert isinstance(found, ApprovalRefused) and "nothing proves" in found.reason
@@ -306,9 +300,7 @@ async def test_an_audit_tells_of_a_start_that_was_changed(
 ) -> None:
     opened(scene, signed(scene, key))
 
-    with scene.tx() as tx:
-        row = (runs.c.tenant_id == tx.tenant) & (runs.c.run_id == NEW)
-        tx.execute(update(runs).where(row).values(changes))
+    change(scene, runs, {"run_id": NEW}, **changes)
 
     assert what in str(await scene.broken(NEW))
 

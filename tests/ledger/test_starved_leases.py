@@ -20,12 +20,10 @@ from surehand.activities.ledger.core.engine import (
 from surehand.activities.ledger.core.store import Places, Turn, Turns
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.tools.tool import Tool, ToolContext
-from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
-from surehand.activities.worker.context import WorkerContext
-from surehand.activities.worker.crash_points import Crash
+from surehand.activities.tools.toolbox import WRITE, tool
 from surehand.process import clock
 from surehand.workflows.ports import LEDGER_TIMEOUT
-from tests.ledger.attempts import Payment, Provider, request_for
+from tests.ledger.attempts import Payment, Provider, request_for, worker_of
 from tests.ledger.scene import LARGEST_INLINE, Scene
 
 #: What a call may wait for its renewal at most, on a busy machine.
@@ -41,10 +39,7 @@ async def endless(params: Payment, ctx: ToolContext) -> None:
 
 def attempt(scene: Scene, loaded: Tool, lease: timedelta, **changes: Any) -> EffectCall:
     request = request_for(scene, loaded, tool=loaded.name, lease=lease, **changes)
-    context = WorkerContext(
-        scene.ledger, Toolbox([loaded]), scene.artifacts, Crash(), lease, renew_every=SECOND
-    )
-    return EffectCall(context, loaded, Payment(), request)
+    return EffectCall(worker_of(scene, loaded, lease=lease), loaded, Payment(), request)
 
 
 async def note(scene: Scene, number: int) -> str:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from surehand.activities.effects.compensation import CompensationActivities, UndoAttempt
+from surehand.activities.effects.compensation import CompensationActivities
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import outcomes
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.entries import Committed, Entry
 from surehand.activities.tools.tool import No, OnlyIf, ToolContext, Undo
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.context import Attempt, WorkerContext
-from surehand.activities.worker.crash_points import Crash
+from surehand.activities.worker.context import WorkerContext
 from surehand.workflows.contracts.effects import (
-    Compensate,
     CompensationOutcome,
     CompensationReport,
     ResolutionOutcome,
@@ -28,8 +26,8 @@ from surehand.workflows.contracts.effects import (
 )
 from surehand.workflows.contracts.runs import AmendRun, Parent
 from surehand.workflows.plan.plan import Plan
-from tests.ledger.attempts import Provider
-from tests.ledger.scene import LEASE, OTHER_RUN, SPEC, Scene, said
+from tests.ledger.attempts import Provider, undo_attempt, worker_of
+from tests.ledger.scene import OTHER_RUN, SPEC, Scene, said
 
 pytestmark = pytest.mark.guarantee("G4")
 
@@ -75,20 +73,10 @@ class Shop:
         how: dict[str, Any] = {"compensate": back} if self.mails_are_undone else {}
         mail = Provider([{}]).tool(name="mail.send", recovery="human", **how)
         tools = Toolbox([pay, mail, self.undoing.tool(name="payments.charge", recovery="human")])
-        scene = self.scene
-        return WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, LEASE / 3)
+        return replace(worker_of(self.scene), toolbox=tools)
 
     async def undo(self, entry: Entry, attempt: int = 1, **how: Any) -> CompensationReport:
-        asked = Compensate(
-            tenant=self.scene.tenant,
-            run_id=entry.run_id,
-            step_id=entry.step_id,
-            entry_id=entry.entry_id,
-            user="ada",
-            **how,
-        )
-        mine = Attempt(attempt, "u", f"u:{attempt}")
-        return await UndoAttempt(self.worker(), asked, mine).run()
+        return await undo_attempt(self.worker(), self.scene.tenant, entry, attempt, **how).run()
 
     async def preview(self, *, check: bool = False) -> Unwound:
         asked = UnwindRun(

@@ -33,11 +33,11 @@ from tests.ledger.people import key_of, person, revoked
 from tests.ledger.quotas import limited
 from tests.ledger.scene import NOW, OTHER_RUN, RUN, STEP, Scene
 
+pytestmark = pytest.mark.guarantee("G3")
 #: The scene's acting user.
 REQUESTER = "ada"
 
 
-@pytest.mark.guarantee("G3")
 def test_only_who_may_edit_can_and_only_to_what_the_tool_takes(scene: Scene) -> None:
     person(scene, "ann", "manager")
     person(scene, "eve", "editor", "manager")
@@ -54,7 +54,6 @@ def test_only_who_may_edit_can_and_only_to_what_the_tool_takes(scene: Scene) -> 
         assert (verdict.code, verdict.state) == (code, "pending")
 
 
-@pytest.mark.guarantee("G3")
 def test_no_call_is_edited_into_one_whose_key_has_a_live_entry(scene: Scene) -> None:
     other = scene.call(key="refund:order-7", params={"order": "7"})
     scene.claimed(replace(other, step_id="another", holder="another"))
@@ -66,7 +65,6 @@ def test_no_call_is_edited_into_one_whose_key_has_a_live_entry(scene: Scene) -> 
     assert (verdict.code, verdict.state) == ("not_editable", "pending")
 
 
-@pytest.mark.guarantee("G3")
 def test_a_user_without_the_permission_calls_nothing_and_may_when_it_is_back(scene: Scene) -> None:
     call = replace(scene.approved(scene.call()), permissions=frozenset({"refunds"}))
     assert isinstance(scene.claim(call), entries.Forbidden)
@@ -161,19 +159,6 @@ async def test_of_an_edit_and_an_approval_at_once_one_decides(scene: Scene) -> N
     assert claimed == (state == "approved")
 
 
-async def test_of_an_approval_and_its_expiry_at_once_one_holds(scene: Scene) -> None:
-    minute = timedelta(minutes=1)
-    gated = scene.ask_approval(scene.call(), expires_in=minute)
-
-    verdict, _ = await asyncio.gather(
-        asyncio.to_thread(scene.decide, gated, after=minute),
-        asyncio.to_thread(scene.close, gated, "expired", after=minute),
-    )
-
-    assert verdict.code == "expired"
-    assert isinstance(scene.claim(gated, after=minute), entries.ApprovalRefused)
-
-
 async def test_a_role_revoked_at_the_claim_is_before_or_after_it(scene: Scene) -> None:
     person(scene, "ann", "manager")
     gated = scene.ask_approval(scene.call(), requirement=Requirement(roles=("manager",)))
@@ -210,7 +195,6 @@ def test_a_signature_for_another_tenant_or_of_what_cannot_be_signed_is_refused(
     assert judged().state == "approved"
 
 
-@pytest.mark.guarantee("G3")
 def test_an_effect_that_is_recorded_already_consumes_nothing(scene: Scene) -> None:
     committed = scene.committed(scene.call())
     scene.open_run(OTHER_RUN)
@@ -221,7 +205,6 @@ def test_an_effect_that_is_recorded_already_consumes_nothing(scene: Scene) -> No
     assert (scene.row(approvals))["consumed_entry"] is None
 
 
-@pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("state", ["pending", "rejected", "expired", "void", "over"])
 def test_only_a_valid_approval_lets_a_call_through(scene: Scene, state: str) -> None:
     gated = scene.ask_approval(scene.call(), expires_in=MINUTE)
@@ -255,7 +238,6 @@ ELSEWHERE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.guarantee("G3")
 @pytest.mark.in_turns
 @pytest.mark.parametrize("change", ELSEWHERE, ids=lambda change: next(iter(change)))
 def test_an_approval_counts_for_its_own_call_only(scene: Scene, change: dict[str, Any]) -> None:
@@ -270,7 +252,6 @@ def test_an_approval_counts_for_its_own_call_only(scene: Scene, change: dict[str
     assert scene.rows(effects) == []
 
 
-@pytest.mark.guarantee("G3")
 def test_recording_an_outcome_needs_no_approval_any_more(scene: Scene) -> None:
     gated = scene.approved(scene.call(), expires_in=MINUTE)
     entry = scene.claimed(gated)
@@ -281,7 +262,6 @@ def test_recording_an_outcome_needs_no_approval_any_more(scene: Scene) -> None:
     assert isinstance(scene.claim(gated, after=2 * MINUTE), entries.Committed)
 
 
-@pytest.mark.guarantee("G3")
 def test_a_request_is_written_once_and_keeps_its_first_time_limit(scene: Scene) -> None:
     first = scene.ask_approval(scene.call(), expires_in=MINUTE)
     row = scene.row(approvals)
@@ -294,7 +274,6 @@ def test_a_request_is_written_once_and_keeps_its_first_time_limit(scene: Scene) 
     assert len(scene.events(type_="approval.requested")) == 1
 
 
-@pytest.mark.guarantee("G3")
 def test_a_call_whose_effect_is_recorded_needs_nobody_to_be_asked(scene: Scene) -> None:
     def settled(**changes: Any) -> bool:
         with scene.tx() as tx:
@@ -308,7 +287,6 @@ def test_a_call_whose_effect_is_recorded_needs_nobody_to_be_asked(scene: Scene) 
     assert not settled(key="done", params={"order": "1001", "amount": "1.00"})
 
 
-@pytest.mark.guarantee("G3")
 def test_a_request_with_another_precondition_voids_the_first(scene: Scene) -> None:
     first = scene.ask_approval(scene.call(precondition="sha256:before"))
     second = scene.ask_approval(scene.call(precondition="sha256:after"))
@@ -428,7 +406,6 @@ def ask(
     return scene.ask_approval(call, requirement=requirement, judge_early=judge)
 
 
-@pytest.mark.guarantee("G3")
 @pytest.mark.parametrize(
     ("outcome", "state"), [("approve", "approved"), ("reject", "rejected"), ("edit", "superseded")]
 )
@@ -442,7 +419,6 @@ def test_nobody_is_told_of_early_decisions(scene: Scene, outcome: str, state: st
     assert isinstance(scene.claim(gated), entries.Claimed) == (outcome == "approve")
 
 
-@pytest.mark.guarantee("G3")
 def test_of_a_request_that_still_waits_after_that_people_are_told(scene: Scene) -> None:
     person(scene, "ann", "finance")
     two = Requirement(quorum=2, roles=("finance",))
@@ -454,7 +430,6 @@ def test_of_a_request_that_still_waits_after_that_people_are_told(scene: Scene) 
     assert scene.row(notifications)["subject"] == FIRST
 
 
-@pytest.mark.guarantee("G3")
 def test_a_request_that_is_decided_already_needs_no_place(scene: Scene) -> None:
     limited(scene, pending_approvals=0)
 
@@ -465,7 +440,6 @@ def test_a_request_that_is_decided_already_needs_no_place(scene: Scene) -> None:
     assert scene.row(approvals)["state"] == "approved"
 
 
-@pytest.mark.guarantee("G3")
 def test_a_retried_request_counts_its_early_decision_once(scene: Scene) -> None:
     for _ in range(2):
         ask(scene, scene.call(), ("ann", "approve"), ("ann", "approve"))

@@ -26,7 +26,7 @@ from surehand.activities.ledger.core.tables import approvals, effects, intervent
 from surehand.activities.ledger.effects import claims, compensations, reconcile
 from surehand.activities.ledger.steps import entries
 from surehand.activities.tools.tool import NotFound, ToolContext
-from tests.ledger.attempts import Payment, Provider, effect_call, request_for
+from tests.ledger.attempts import Payment, Provider, effect_call, looked_up, request_for
 from tests.ledger.databases import Database
 from tests.ledger.scene import AT_ONCE, LEASE, NOW, OTHER_RUN, RUN, STEP, TIMEOUT, WINDOW, Scene
 
@@ -174,17 +174,13 @@ async def _slow_claim(
     scene: Scene, provider: Provider, lease: timedelta, **changes: Any
 ) -> AsyncIterator[tuple[Transaction, asyncio.Task[Any]]]:
     """A claim that is held up by its run's row, after it has looked at everything else."""
-    loaded = provider.tool(lookup=nothing, settle=AT_ONCE)
+    loaded = provider.tool(lookup=looked_up(NotFound()), settle=AT_ONCE)
     request = request_for(scene, loaded, lease=lease, **changes)
     attempt = effect_call(scene, loaded, request, lease=lease)
     async with waiting(scene, run_lock, attempt.run) as (holder, task):
         began = await clock(holder)
         await until(holder, CLOCK, lambda now: now > began + lease // _MS)
         yield holder, task
-
-
-async def nothing(params: Payment, ctx: ToolContext) -> NotFound:
-    return NotFound()
 
 
 class LeaseSeen(Provider):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -47,11 +47,13 @@ def asked(
     return gated.approval_id
 
 
-def pages(scene: Scene, most: int, **filters: Any) -> list[list[str]]:
+def pages(
+    scene: Scene, most: int, look: Callable[..., Any] = list_waiting, **filters: Any
+) -> list[list[str]]:
     found, after = [], None
     while True:
         with scene.tx() as tx:
-            page = list_waiting(tx, most=most, after=after, **filters)
+            page = look(tx, most=most, after=after, **filters)
         found.append([row["approval_id"] for row in page.rows])
         if page.more is None:
             return found
@@ -202,23 +204,13 @@ def decided(scene: Scene, number: int, by: str = "ann", **asked: Any) -> str:
     return gated.approval_id
 
 
-def pages_of_decisions(scene: Scene, approver: str, most: int) -> list[list[str]]:
-    found, after = [], None
-    while True:
-        with scene.tx() as tx:
-            page = list_own_decisions(tx, approver, most=most, after=after)
-        found.append([row["approval_id"] for row in page.rows])
-        if page.more is None:
-            return found
-        after = page.more
-
-
 def test_my_decisions_are_listed_newest_first_page_by_page(scene: Scene) -> None:
     ids = [decided(scene, number) for number in range(1, 6)]
     decided(scene, 9, by="eve")
 
-    assert pages_of_decisions(scene, "ann", 2) == [[ids[4], ids[3]], [ids[2], ids[1]], [ids[0]]]
-    assert pages_of_decisions(scene, "ann", 5) == [ids[::-1]]
+    anns = {"look": list_own_decisions, "approver": "ann"}
+    assert pages(scene, 2, **anns) == [[ids[4], ids[3]], [ids[2], ids[1]], [ids[0]]]
+    assert pages(scene, 5, **anns) == [ids[::-1]]
     with scene.tx() as tx:
         newest = list_own_decisions(tx, "ann", most=1).rows[0]
     assert (newest["description"], newest["outcome"]) == ("call 5", "approve")
@@ -229,7 +221,7 @@ def test_nobody_sees_another_ones_decisions(scene: Scene, other: Scene) -> None:
     decided(scene, 1, by="Ann")
     decided(other, 1, by="ann")
 
-    assert pages_of_decisions(scene, "ann", 5) == [[]]
+    assert pages(scene, 5, list_own_decisions, approver="ann") == [[]]
 
 
 def test_what_i_have_answered_is_listed_with_it_once(scene: Scene) -> None:
