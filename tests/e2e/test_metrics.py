@@ -129,7 +129,7 @@ def ended(worker: WorkerProcess) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("mode", ["sync", "async", "exit"])
+@pytest.mark.parametrize("mode", ["async", "exit"])
 async def test_a_run_is_one_trace_over_a_wait_a_kill_and_replays(
     stage: Stage, order_id: str, receiver: Receiver, mode: str
 ) -> None:

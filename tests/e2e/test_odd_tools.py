@@ -80,24 +80,9 @@ async def test_an_output_that_is_no_json_is_recorded(stage: Stage, tool: str) ->
     assert await stage.effect_states(run) == {tool: "committed"}
 
 
-@pytest.mark.parametrize(
-    ("tool", "params"),
-    [("read.month", {"month": "${input.month}"}), ("write.keyless", {})],
-    ids=["a broken validator", "a key that is None"],
-)
-async def test_bad_params_fail_at_once(stage: Stage, tool: str, params: dict[str, str]) -> None:
-    steps = {"id": "it", "tool": tool, "params": params}
-    run, result = await stage.play(plan(steps, input={"month": "2024"}), tool_modules=ODD, **QUICK)
-    assert result.state is RunState.FAILED
-    assert "InvalidParams" in (step(result, "it").error or "")
-    assert not odd.CALLS
-    assert await stage.effects(run) == []
-
-
-@pytest.mark.parametrize("name", ["order-id", "order_id"])
-async def test_params_with_aliases_reach_the_receipt(stage: Stage, name: str) -> None:
+async def test_params_with_aliases_reach_the_receipt(stage: Stage) -> None:
     async with stage.worker_here(tool_modules=ODD, **QUICK):
-        call = {"id": "it", "tool": "write.aliased", "params": {name: "1001"}}
+        call = {"id": "it", "tool": "write.aliased", "params": {"order-id": "1001"}}
         run = await stage.start(plan(call))
         request = await run.approve()
         await run.completed()

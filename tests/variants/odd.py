@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import httpx
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field
 
 from surehand import READ, WRITE, ApprovalPolicy, Dedupes, No, Permanent, ToolContext, tool
 from surehand.workflows.ports import HEARTBEAT_TIMEOUT
@@ -30,17 +30,6 @@ class Order(BaseModel):
     """Params with a name that is no Python name."""
 
     order_id: str = Field(alias="order-id")
-
-
-class Month(BaseModel):
-    """Params whose validator raises what pydantic does not expect."""
-
-    month: str
-
-    @field_validator("month")
-    @classmethod
-    def _month(cls, month: str) -> str:
-        return month.split("-")[1]
 
 
 class Measured(BaseModel):
@@ -74,12 +63,6 @@ async def read_no(params: Nothing, ctx: ToolContext) -> No:
 async def read_cancels(params: Nothing, ctx: ToolContext) -> str:
     """End as a cancelled task does."""
     raise asyncio.CancelledError
-
-
-@tool("read.month", effect=READ)
-async def month(params: Month, ctx: ToolContext) -> str:
-    """Read."""
-    return params.month
 
 
 @tool("read.broken", effect=READ)
@@ -116,17 +99,6 @@ async def nan(params: Nothing, ctx: ToolContext) -> Measured:
 async def pdf(params: Nothing, ctx: ToolContext) -> dict[str, bytes]:
     """Return what is no JSON."""
     return {"pdf": b"\xff\xfe"}
-
-
-def no_key(params: Any) -> Any:
-    """Forget to answer."""
-
-
-@tool("write.keyless", effect=WRITE, dedupes=DEDUPES, irreversible=True, key=no_key)
-async def keyless(params: Nothing, ctx: ToolContext) -> str:
-    """Write, by a key that is none."""
-    CALLS["write.keyless"] += 1
-    return "done"
 
 
 async def says_nothing(params: Any, ctx: ToolContext) -> Any:
