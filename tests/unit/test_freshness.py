@@ -66,15 +66,13 @@ def test_what_has_not_begun_waits_for_reads_to_be_made_again(state: StepState) -
     assert (data.stale, data.held) == ({}, set())
 
 
-@pytest.mark.parametrize("state", [StepState.RUNNING, StepState.NEEDS_INTERVENTION])
-def test_a_call_that_is_under_way_or_in_doubt_waits_for_nothing(state: StepState) -> None:
-    data = resumed(state, age=timedelta(hours=1), started=True)
-    assert (data.stale, data.held) == ({}, set())
+#: What is under way, in doubt, or has started and waits.
+STARTED: Final = ("RUNNING", "NEEDS_INTERVENTION", "PAUSED_PERMISSION", "WAITING_INPUT")
 
 
-@pytest.mark.parametrize("state", [StepState.PAUSED_PERMISSION, StepState.WAITING_INPUT])
-def test_a_write_that_has_started_keeps_its_params(state: StepState) -> None:
-    data = resumed(state, age=timedelta(hours=1), started=True)
+@pytest.mark.parametrize("state", STARTED)
+def test_a_call_that_has_started_keeps_its_params_and_waits_for_nothing(state: str) -> None:
+    data = resumed(StepState[state], age=timedelta(hours=1), started=True)
     assert (data.stale, data.held) == ({}, set())
 
 

@@ -139,12 +139,6 @@ RESOLUTION: dict[str, Any] = {
     "actor": "olga",
     "evidence": "bank statement",
 }
-SENT_DECISION: dict[str, Any] = {
-    "approval_id": "run/step/1",
-    "params_hash": "sha256:0",
-    "outcome": "approve",
-    "approver": "ana",
-}
 
 
 def test_what_is_right_is_taken_with_what_a_newer_sender_adds() -> None:
@@ -175,12 +169,12 @@ def test_what_is_right_is_taken_with_what_a_newer_sender_adds() -> None:
         ),
         (
             Decision,
-            {**SENT_DECISION, "outcome": "yes"},
+            {**DECISION, "outcome": "yes"},
             "outcome: must be 'approve', 'reject' or 'edit'",
         ),
-        (Decision, {**SENT_DECISION, "approver": ""}, "approver: must have at least 1 character"),
-        (Decision, {**SENT_DECISION, "approver": "a" * 201}, "approver: "),
-        (Decision, {**SENT_DECISION, "params_hash": 7}, "params_hash: must be text"),
+        (Decision, {**DECISION, "approver": ""}, "approver: must have at least 1 character"),
+        (Decision, {**DECISION, "approver": "a" * 201}, "approver: "),
+        (Decision, {**DECISION, "params_hash": 7}, "params_hash: must be text"),
     ],
 )
 def test_what_is_wrong_is_named(model: type[Message], payload: Any, says: str) -> None:
@@ -209,12 +203,8 @@ def test_every_message_is_whole_when_its_module_is_loaded() -> None:
 
 
 def test_what_is_nested_too_deeply_to_be_handed_on_is_refused() -> None:
-    nested: Any = "x"
-    for _ in range(190):
-        nested = [nested]
-
     with pytest.raises(Malformed, match="nested too deeply"):
-        parse(Decision, {"approval_id": nested})
+        parse(Decision, {"approval_id": nested(190)})
 
 
 @pytest.mark.parametrize(
@@ -376,11 +366,6 @@ def test_a_plan_with_a_number_that_may_be_another_one_by_now_is_refused(plan: An
     [problem] = describe_plan(Toolbox([]), Plan.model_validate(plan)).problems
 
     assert "2^53" in problem.reason
-
-
-def test_what_nobody_would_read_is_refused_before_it_is_kept() -> None:
-    with pytest.raises(Malformed, match="too large"):
-        parse(AnswerInterrupts, {"actor": "ana", "answer": "x" * LARGEST_DELIVERY})
 
 
 def test_a_plan_may_be_larger_than_other_things_that_are_sent() -> None:

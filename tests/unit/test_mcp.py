@@ -132,14 +132,21 @@ SCHEMA: Final = {
 PARAMS: Final = {"path": "/srv/a.txt", "content": "x" * 200, "mode": "a", "size": 3}
 
 
+def pinned(folder: Path, server: str, tools: dict[str, Any], pins: Any) -> Path:
+    """Return the file of one server, beside what is pinned of it."""
+    file = folder / "surehand.mcp.yaml"
+    written = {"servers": {server: {"command": [server], "tools": tools}}}
+    file.write_text(yaml.safe_dump(written), encoding="utf-8")
+    text = pins if isinstance(pins, str) else json.dumps(pins)
+    pins_of(file).write_text(text, encoding="utf-8")
+    return file
+
+
 def headline(
     folder: Path, params: dict[str, Any], schema: dict[str, Any] = SCHEMA, **said: Any
 ) -> str:
     definition = {"name": "write", "description": "Harmless.", "inputSchema": schema}
-    file = folder / "surehand.mcp.yaml"
-    server = {"command": ["files"], "tools": {"write": said}}
-    file.write_text(yaml.safe_dump({"servers": {"files": server}}), encoding="utf-8")
-    pins_of(file).write_text(json.dumps({"files.write": definition}), encoding="utf-8")
+    file = pinned(folder, "files", {"write": said}, {"files.write": definition})
     [tool] = mcp_tools(str(file))
     return tool.describe_call(tool.validate(params))
 
@@ -282,10 +289,7 @@ async def test_a_server_that_leaves_nothing_behind_is_not_waited_for(
 def test_what_a_server_says_of_its_tool_makes_no_read_of_it(tmp_path: Path) -> None:
     hints = {"readOnlyHint": True}
     definition = {"name": "find", "inputSchema": {"type": "object"}, "annotations": hints}
-    file = tmp_path / "surehand.mcp.yaml"
-    written = {"servers": {"shop": {"command": ["shop"], "tools": {"find": {}}}}}
-    file.write_text(yaml.safe_dump(written), encoding="utf-8")
-    pins_of(file).write_text(json.dumps({"shop.find": definition}), encoding="utf-8")
+    file = pinned(tmp_path, "shop", {"find": {}}, {"shop.find": definition})
     [tool] = mcp_tools(str(file))
     assert tool.effect == "WRITE" and tool.approval is not None
 
@@ -327,11 +331,8 @@ def test_a_field_of_the_file_that_names_what_is_not_there_is_refused_when_it_is_
 ) -> None:
     schema = {"type": "object", "properties": {"text": {"type": "string"}}}
     add, find = ({"name": name, "inputSchema": schema} for name in ("add", "find"))
-    file = tmp_path / "surehand.mcp.yaml"
-    server = {"command": ["desk"], "tools": {"find": {"effect": "read"}, "add": said}}
-    file.write_text(yaml.safe_dump({"servers": {"desk": server}}), encoding="utf-8")
     pins = {"desk.add": add, "desk.find": {**find, "outputSchema": RETURNED}}
-    pins_of(file).write_text(json.dumps(pins), encoding="utf-8")
+    file = pinned(tmp_path, "desk", {"find": {"effect": "read"}, "add": said}, pins)
     problem = None
     try:
         mcp_tools(str(file))
@@ -342,9 +343,6 @@ def test_a_field_of_the_file_that_names_what_is_not_there_is_refused_when_it_is_
 
 @pytest.mark.parametrize("held", ["[]", '{"shop.find": 7}', '{"shop.find": {"size": NaN}}'])
 def test_pins_that_hold_no_definitions_are_refused_in_one_line(tmp_path: Path, held: str) -> None:
-    file = tmp_path / "surehand.mcp.yaml"
-    written = {"servers": {"shop": {"command": ["shop"], "tools": {"find": {}}}}}
-    file.write_text(yaml.safe_dump(written), encoding="utf-8")
-    pins_of(file).write_text(held, encoding="utf-8")
+    file = pinned(tmp_path, "shop", {"find": {}}, held)
     with pytest.raises(McpFileError, match="holds no definitions; remove it, and pin again"):
         mcp_tools(str(file))

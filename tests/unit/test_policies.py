@@ -36,8 +36,8 @@ INTERN = Vote("ian", frozenset({"intern"}))
 CFOS = [Vote("cleo", frozenset({"cfo"})), Vote("carl", frozenset({"cfo"}))]
 
 
-def needs_of(*policies: dict[str, Any]) -> Needs:
-    found = combine([ApprovalPolicy.model_validate(policy) for policy in policies], lambda _: False)
+def needs_of(*policies: dict[str, Any], holds: bool = False) -> Needs:
+    found = combine([ApprovalPolicy.model_validate(one) for one in policies], lambda _: holds)
     assert found is not None
     return found
 
@@ -114,12 +114,6 @@ def test_a_vote_helps_where_it_is_missing(votes: list[Vote], one_more: Vote, doe
     assert vote_helps(asked.requirements, votes, one_more, ["rex"]) is does
 
 
-def needs(*policies: dict[str, Any], holds: bool = True) -> Needs:
-    found = combine([ApprovalPolicy.model_validate(one) for one in policies], lambda _: holds)
-    assert found is not None
-    return found
-
-
 def test_policies_ask_for_the_proofs_that_there_are_in_one_order() -> None:
     assert list(Assurance) == [Assurance(one) for one in ASKED_PROOFS]
     assert get_args(AskedProof) == ASKED_PROOFS
@@ -133,25 +127,25 @@ def test_the_stricter_of_two_proofs_satisfies_both(low: Assurance, high: Assuran
 
 def test_no_policy_weakens_the_proof_that_another_asks_for() -> None:
     for several in itertools.permutations(({"proof": "passkey"}, {}, {"proof": "signed"})):
-        assert needs(*several).proof == "passkey"
-    assert needs({"proof": "passkey", "on_expiry": {"escalate": "ceo"}}).escalated("ceo").proof == (
-        "passkey"
-    )
+        assert needs_of(*several).proof == "passkey"
+    escalating = needs_of({"proof": "passkey", "on_expiry": {"escalate": "ceo"}})
+    assert escalating.escalated("ceo").proof == "passkey"
 
 
 def test_a_rule_asks_for_a_proof_of_its_own() -> None:
     large = {"when": "amount > 1000", "proof": "device_passkey"}
     policy = {"proof": "signed", "rules": [large]}
 
-    assert needs(policy).proof == "device_passkey"
-    assert needs(policy, holds=False).proof == "signed"
-    assert needs({"rules": [{"when": "small", "quorum": 2}], "proof": "passkey"}).proof == "passkey"
+    stricter = {"rules": [{"when": "small", "quorum": 2}], "proof": "passkey"}
+    assert needs_of(policy, holds=True).proof == "device_passkey"
+    assert needs_of(policy).proof == "signed"
+    assert needs_of(stricter, holds=True).proof == "passkey"
 
 
 def test_a_policy_that_lets_a_call_pass_asks_for_no_proof() -> None:
     free = {"rules": [{"when": "small", "required": False}], "proof": "passkey"}
 
-    assert needs(free, {"rules": [], "proof": "signed"}).proof == "signed"
+    assert needs_of(free, {"rules": [], "proof": "signed"}, holds=True).proof == "signed"
 
 
 def test_a_proof_that_there_is_not_is_no_policy() -> None:

@@ -170,7 +170,7 @@ class Ledger:
     def _list(self, asked: FindRemaining) -> RemainingFound:
         self.asked.append(asked)
         behind = [one for one in sorted(self.stands, reverse=True) if one < (asked.after or "f")]
-        page = [RemainingEffect(effect=_view(id_, self.stands[id_])) for id_ in behind[:2]]
+        page = [remaining(id_, self.stands[id_]) for id_ in behind[:2]]
         after = behind[1] if len(behind) > 2 else None
         return RemainingFound(effects=page, after=after, head=ChainHead(seq=1, hash="h"))
 
@@ -180,12 +180,6 @@ class Ledger:
             return CompensationReport(outcome=CompensationOutcome.UNCOMPENSATED, reason="stays")
         del self.stands[asked.entry_id]
         return CompensationReport(outcome=CompensationOutcome.COMPENSATED, reason="undone")
-
-
-def _view(entry_id: str, step_id: str) -> EffectView:
-    return EffectView(
-        entry_id=entry_id, tool="t", key="k", generation=1, state="committed", step_id=step_id
-    )
 
 
 @pytest.fixture

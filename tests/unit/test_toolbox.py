@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from surehand.activities.tools.call_reports import to_json
 from surehand.activities.tools.describing import describe_plan
@@ -25,7 +25,6 @@ from surehand.activities.tools.tool import (
     Tool,
     ToolContext,
     Undo,
-    explain,
 )
 from surehand.activities.tools.toolbox import (
     READ,
@@ -345,13 +344,6 @@ def test_a_human_is_told_what_would_happen_and_how_it_would_be_undone() -> None:
     drops = make("drafts.make", **HUMAN, cleanup=UNDO)
     shown = undo_text(Toolbox([charge, drops]).undo_spec(drops, approved=False))
     assert shown == "cannot be undone; a cancel with cleanup runs payments.charge (version 7)"
-
-
-def test_a_validation_error_is_told_in_one_line() -> None:
-    with pytest.raises(ValidationError) as refused:
-        make(**HUMAN).validate({"amount": "much"})
-
-    assert explain(refused.value).startswith("order: is missing; amount: must be")
 
 
 class Receipt(BaseModel):
