@@ -194,16 +194,23 @@ def test_a_new_run_is_named_after_its_plan() -> None:
 PLUGINS: Final = "tests.e2e.plugins"
 
 
-@pytest.mark.parametrize("name", ["none", "no_plugin", "Impossible", "other_codec"])
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("httpx", "'httpx' is not module:name"),
+        (f"{PLUGINS}:none", f"{PLUGINS}:none cannot"),
+        (f"{PLUGINS}:no_plugin", "no_plugin is no plugin of Temporal's"),
+        (f"{PLUGINS}:Impossible", "Impossible() has failed: TypeError"),
+        (f"{PLUGINS}:other_codec", "brings the payload codec Secret"),
+    ],
+)
 def test_a_starter_refuses_a_plugin_that_cannot_be_loaded_or_kept_beside_ours(
-    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, says: str
 ) -> None:
-    given = {**settings, "SUREHAND_WORKER_PLUGINS": f"{PLUGINS}:{name}"}
-
-    ended = Verbs(given, tmp_path, monkeypatch)("list")
+    ended = Verbs({**settings, "SUREHAND_WORKER_PLUGINS": named}, tmp_path, monkeypatch)("list")
 
     assert ended.code == 2
-    assert "SUREHAND_WORKER_PLUGINS" in ended.line()
+    assert "SUREHAND_WORKER_PLUGINS" in (line := ended.line()) and says in line
 
 
 def test_what_is_ours_travels_as_ever_beside_a_plugin_with_a_converter_of_its_own(

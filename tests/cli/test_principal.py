@@ -306,11 +306,9 @@ def test_a_pem_key_is_taken_and_revoked_by_a_dashed_id(office: Office) -> None:
         ("Jose\u0301", "NFC-normalised, use this spelling of it: 'Jos\u00e9'"),
     ],
 )
-@pytest.mark.parametrize(
-    "verb", [["add"], ["grant", "--role=ops"], ["revoke", "--role=ops"], ["list"]]
-)
-def test_lookalike_names_are_refused(office: Office, verb: list[str], name: str, says: str) -> None:
-    assert says in office.refused(*verb, name)
+def test_lookalike_names_are_refused(office: Office, name: str, says: str) -> None:
+    for verb in (["add"], ["grant", "--role=ops"], ["revoke", "--role=ops"], ["list"]):
+        assert says in office.refused(*verb, name)
     assert office.rows()["principals"] == []
 
 
@@ -321,8 +319,16 @@ def test_any_other_name_is_taken_as_it_is(office: Office, name: str) -> None:
     assert [one["name"] for one in office.shown()] == [name]
 
 
-@pytest.mark.parametrize("what", ["", "a b", "ops\n", "x" * 81, "\u00e9"])
-@pytest.mark.parametrize("option", ["--role", "--permission"])
+@pytest.mark.parametrize(
+    ("option", "what"),
+    [
+        ("--role", ""),
+        ("--role", "a b"),
+        ("--permission", "ops\n"),
+        ("--role", "x" * 81),
+        ("--permission", "\u00e9"),
+    ],
+)
 def test_an_unusable_role_is_refused(office: Office, option: str, what: str) -> None:
     office.done("add", "ana")
 

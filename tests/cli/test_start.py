@@ -362,26 +362,18 @@ def test_a_run_that_is_begun_from_another_is_signed_as_well(
 
     for verb in (["retry", run_id], ["fork", run_id, "--from", "refund"]):
         other = [*verb, "--run-id", f"{run_id}-{verb[0]}"]
+        unsent = signed(*other, **STRICT)
+        assert (unsent.code, "SUREHAND_DECISIONS=signed" in unsent.line()) == (2, True)
+        assert signed("show", other[-1]).code == 2
         refused = signed(*other, "--as", name)
         assert (refused.code, "only signed starts count" in refused.line()) == (2, True)
         assert signed(*other, *mine, "--wait").code == 10
 
 
-@pytest.mark.parametrize("verb", ["start", "retry", "fork"])
 def test_where_the_setting_is_known_nothing_unsigned_is_sent(
-    signed: Verbs, shop: ShopProcess, somebody: tuple[str, str], run_id: str, verb: str
+    signed: Verbs, shop: ShopProcess, run_id: str
 ) -> None:
-    name, file = somebody
-    if verb == "start":
-        refused = start(signed, shop, run_id, **STRICT)
-    else:
-        mine = ["--as", name, "--key", file]
-        assert start(signed, shop, run_id, *mine, "--wait").code == 10
-        assert signed("cancel", run_id, *mine).code == 0
-        assert signed("show", run_id, "--follow").code == 30
-        options = ["--from", "refund"] if verb == "fork" else []
-        refused = signed(verb, run_id, "--run-id", f"{run_id}-2", *options, **STRICT)
-        run_id = f"{run_id}-2"
+    refused = start(signed, shop, run_id, **STRICT)
 
     assert refused.code == 2
     assert "SUREHAND_DECISIONS=signed" in refused.line() and "--key" in refused.line()

@@ -104,20 +104,29 @@ async def test_a_starting_worker_notices_a_death(stage: Stage, order_id: str) ->
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_stopped_worker_with_its_lock_is_not_dead(stage: Stage, order_id: str) -> None:
+async def test_a_stopped_worker_with_its_lock_is_not_dead_and_changes_nothing_afterwards(
+    stage: Stage, order_id: str
+) -> None:
     stage.shop.fault("refunds", ignore_keys=True, hold="after")
     with two_workers(stage, tool_modules=LOOKUP) as workers:
-        run, _ = await stage.at_the_shop(order_id)
+        run, before = await stage.at_the_shop(order_id)
         frozen, other = await the_caller(run, workers)
         frozen.signal(signal.SIGSTOP)
         stage.shop.clear_faults()
         result = await run.result(timeout_s=200)
         assert DIED not in other.output()
         frozen.signal(signal.SIGCONT)
+        # It loses its entry and stops; or its watchdog ends it, if it slept past the deadline.
         assert await asyncio.to_thread(frozen.wait_exit) in (0, watchdog.EXIT_CODE)
 
     assert result.state is RunState.COMPLETED
     assert not any(map(is_noticed, await failures(run)))
+    assert stage.shop.requests("refunds")["received"] == before + 1
+    entries = {row["tool"]: row for row in await stage.effects(run)}
+    assert entries["payments.refund"]["receipt"] == step(result, "refund").output
+    # Woken up, it may have read the shop's answer: that is kept as evidence.
+    types = [event["type"] for event in await stage.events(run)]
+    assert set(types[types.index("run.completed") + 1 :]) <= {"effect.late_receipt"}
     await one_of_each(stage, run, order_id)
 
 
@@ -210,33 +219,6 @@ async def test_a_frozen_claim_makes_no_late_call(stage: Stage, order_id: str, to
     assert stage.shop.requests("refunds")["received"] == before + 1
     assert stage.shop.counts(order_id)["refunds"] == 1
     assert set((await stage.effect_states(run)).values()) == {"committed"}
-
-
-async def test_a_worker_frozen_in_its_call_changes_nothing(stage: Stage, order_id: str) -> None:
-    stage.shop.fault("refunds", ignore_keys=True, hold="after")
-    with stage.ready_worker() as frozen:
-        run, before = await stage.at_the_shop(order_id)
-        frozen.signal(signal.SIGTERM)  # it takes no more work, which would be lost with it
-        frozen.wait_said("worker.stopping")
-        frozen.signal(signal.SIGSTOP)
-        stage.shop.clear_faults()
-        with stage.worker():
-            # Where it froze before its polls had ended, Temporal hands work to it, and each time
-            # gives it out again only three seconds later.
-            result = await run.result(timeout_s=200)
-            frozen.signal(signal.SIGCONT)
-            # It loses its entry and stops; or its watchdog ends it, if it slept past the deadline.
-            assert await asyncio.to_thread(frozen.wait_exit) in (0, watchdog.EXIT_CODE)
-
-    assert result.state is RunState.COMPLETED
-    assert stage.shop.requests("refunds")["received"] == before + 1
-    assert stage.shop.counts(order_id)["refunds"] == 1
-    entries = {row["tool"]: row for row in await stage.effects(run)}
-    assert entries["payments.refund"]["state"] == "committed"
-    assert entries["payments.refund"]["receipt"] == step(result, "refund").output
-    # Woken up, it may have read the shop's answer: that is kept as evidence.
-    types = [event["type"] for event in await stage.events(run)]
-    assert set(types[types.index("run.completed") + 1 :]) <= {"effect.late_receipt"}
 
 
 # G1, G5: a worker that is cut off from the Temporal server works on, and somebody else does too.
