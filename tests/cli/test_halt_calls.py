@@ -100,7 +100,6 @@ def test_whoever_follows_hears_how_each_call_has_ended(office: Office) -> None:
     assert ended.out.strip().endswith("No write is under way.")
 
 
-@both
 def test_nearly_the_name_of_a_tool_of_this_folder_is_refused_and_halts_nothing(
     office: Office,
 ) -> None:
@@ -128,7 +127,6 @@ def test_a_scope_of_which_nothing_is_recorded_may_be_misspelt(office: Office) ->
     assert len(office.rows()["halts"]) == 1
 
 
-@both
 def test_what_cannot_be_halted_or_lifted_is_one_line(office: Office) -> None:
     assert "--reason is empty" in office.say("halt", "--reason", " ").line()
     for wrong in ("", "x" * 121):  # as of a variable of a shell that is not set
@@ -193,7 +191,6 @@ def test_a_file_says_who_halts_and_who_lifts(office: Office, tmp_path: Path) -> 
     assert [(one.votes, one.halt.lifted_by) for one in listed.halts] == [(["ana", "bea"], "bea")]
 
 
-@both
 def test_a_file_that_cannot_be_read_keeps_nobody_from_halting(
     office: Office, tmp_path: Path
 ) -> None:

@@ -284,19 +284,6 @@ def test_missing_input_is_named_where_it_is_used(plan: Path, step: str, where: s
     assert problems(plan, "input.m=7")[0][0] == "input.m"
 
 
-def test_a_model_without_tools_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
-    file = tmp_path / "model.yaml"
-    file.write_text("{model: a:b}")
-
-    with pytest.raises(PlanRefused) as refused:
-        load_plan(str(file))
-
-    [problem] = refused.value.problems
-    assert "`model` and `tools` go together" in problem.reason
-    file.write_text("{model: a:b, tools: [a.*]}")
-    assert load_plan(str(file)).tools == ("a.*",)
-
-
 #
 @pytest.mark.parametrize(
     ("written", "value"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,18 +79,22 @@ def convert(ledger: Ledger, ring: KeyRing, tmp_path: Path) -> Convert:
 
 
 @pytest.fixture
-def transport(ledger: Ledger, ring: KeyRing, tokens: Path, tmp_path: Path) -> httpx.ASGITransport:
+async def client(
+    ledger: Ledger, ring: KeyRing, tokens: Path, tmp_path: Path
+) -> AsyncIterator[httpx.AsyncClient]:
     server = CodecServer(
         tokens=TokenFile(tokens),
         keys=LedgerKeys(lambda: ledger, ring),
         open_store=lambda: Blobs(str(tmp_path / "artifacts")),
         namespace="default",
     )
-    return httpx.ASGITransport(app=server.app([UI]))
+    transport = httpx.ASGITransport(app=server.app([UI]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://codec") as connected:
+        yield connected
 
 
 @pytest.fixture
-def ask(transport: httpx.ASGITransport) -> Callable[..., Any]:
+def ask(client: httpx.AsyncClient) -> Callable[..., Any]:
     """Sends payloads to ``/encode`` or ``/decode``, as the Web UI and the command line do."""
 
     async def send(
@@ -100,8 +104,7 @@ def ask(transport: httpx.ASGITransport) -> Callable[..., Any]:
         if token is not None:
             given["authorization"] = f"Bearer {token}"
         body = json_format.MessageToDict(Payloads(payloads=payloads))
-        async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
-            return await client.post(f"/{what}", json=body, headers=given)
+        return await client.post(f"/{what}", json=body, headers=given)
 
     return send
 
@@ -223,18 +226,16 @@ async def test_other_pages_and_namespaces_are_refused(
     assert (await ask("decode", payload, **headers)).status_code == status
 
 
-async def test_only_named_origins_may_read(transport: httpx.ASGITransport) -> None:
-    async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
+async def test_only_named_origins_may_read(client: httpx.AsyncClient) -> None:
+    async def preflight(origin: str) -> httpx.Response:
+        headers = {
+            "origin": origin,
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "authorization,content-type,x-namespace",
+        }
+        return await client.options("/decode", headers=headers)
 
-        async def preflight(origin: str) -> httpx.Response:
-            headers = {
-                "origin": origin,
-                "access-control-request-method": "POST",
-                "access-control-request-headers": "authorization,content-type,x-namespace",
-            }
-            return await client.options("/decode", headers=headers)
-
-        ours, other = await preflight(UI), await preflight("http://evil.example")
+    ours, other = await preflight(UI), await preflight("http://evil.example")
 
     assert ours.headers["access-control-allow-origin"] == UI
     assert other.status_code == 400
@@ -242,16 +243,15 @@ async def test_only_named_origins_may_read(transport: httpx.ASGITransport) -> No
 
 
 async def test_a_person_signs_in_once_and_the_browser_shows_the_token_from_then_on(
-    transport: httpx.ASGITransport, convert: Convert
+    client: httpx.AsyncClient, convert: Convert
 ) -> None:
     [payload] = await convert("run").encode([{"secret": 1}])
     body = json_format.MessageToDict(Payloads(payloads=[payload]))
-    async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
-        page = await client.get("/")
-        wrong = await client.post("/sign-in", content="token=guessed\r\n")
-        right = await client.post("/sign-in", content=f"token={READER}\r\n")
-        answer = await client.post("/decode", json=body, headers={"origin": UI})
-        shown_to = {cookie.path for cookie in client.cookies.jar}
+    page = await client.get("/")
+    wrong = await client.post("/sign-in", content="token=guessed\r\n")
+    right = await client.post("/sign-in", content=f"token={READER}\r\n")
+    answer = await client.post("/decode", json=body, headers={"origin": UI})
+    shown_to = {cookie.path for cookie in client.cookies.jar}
 
     assert "<form" in page.text and wrong.status_code == 401
     # Cookies know no ports: other services of this host are not shown the token.
@@ -262,28 +262,25 @@ async def test_a_person_signs_in_once_and_the_browser_shows_the_token_from_then_
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-async def test_another_page_signs_nobody_in(transport: httpx.ASGITransport, site: str) -> None:
+async def test_another_page_signs_nobody_in(client: httpx.AsyncClient, site: str) -> None:
     headers = {"sec-fetch-site": site}
-    async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
-        answer = await client.post("/sign-in", content=f"token={READER}\r\n", headers=headers)
+    answer = await client.post("/sign-in", content=f"token={READER}\r\n", headers=headers)
 
     assert answer.status_code == 403
     assert "set-cookie" not in answer.headers
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"payloads": 1}', b"\xff", b'{"a": 1}'])
-async def test_what_is_no_request_is_refused(transport: httpx.ASGITransport, body: bytes) -> None:
+async def test_what_is_no_request_is_refused(client: httpx.AsyncClient, body: bytes) -> None:
     headers = {"authorization": f"Bearer {READER}", "content-type": "application/json"}
-    async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
-        answer = await client.post("/decode", content=body, headers=headers)
+    answer = await client.post("/decode", content=body, headers=headers)
 
     assert answer.status_code == 400
 
 
-async def test_a_too_large_request_is_refused(ask: Any, transport: httpx.ASGITransport) -> None:
+async def test_a_too_large_request_is_refused(ask: Any, client: httpx.AsyncClient) -> None:
     headers = {"authorization": f"Bearer {READER}", "content-type": "application/json"}
-    async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
-        large = await client.post("/decode", content=b" " * (LARGEST_BODY + 1), headers=headers)
+    large = await client.post("/decode", content=b" " * (LARGEST_BODY + 1), headers=headers)
     many = await ask("decode", *[PLAIN] * (MOST_PAYLOADS + 1))
 
     assert (large.status_code, many.status_code) == (413, 413)
