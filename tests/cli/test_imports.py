@@ -202,6 +202,7 @@ PLUGINS: Final = "tests.e2e.plugins"
         (f"{PLUGINS}:no_plugin", "no_plugin is no plugin of Temporal's"),
         (f"{PLUGINS}:Impossible", "Impossible() has failed: TypeError"),
         (f"{PLUGINS}:other_codec", "brings the payload codec Secret"),
+        (f"{PLUGINS}:other_converter", "brings the payload converter Default"),
     ],
 )
 def test_a_starter_refuses_a_plugin_that_cannot_be_loaded_or_kept_beside_ours(

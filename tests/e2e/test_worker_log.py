@@ -294,7 +294,6 @@ async def test_a_worker_names_the_module_that_its_sandbox_refuses(stage: Stage) 
     ("given", "says"),
     [
         ({"sandbox_passthrough": "httpq"}, "SUREHAND_SANDBOX_PASSTHROUGH: there is no module"),
-        ({"worker_plugins": f"{PLUGINS}:other_converter"}, "brings the payload converter Default"),
         ({"worker_plugins": f"{PLUGINS}:other_sandbox"}, "puts another sandbox"),
         ({"crash_at": "a.b:after_call", "decisions": "signed"}, "SUREHAND_DECISIONS=signed"),
     ],
