@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,11 +17,10 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.history import reads
 from surehand.activities.ledger.history.reads import ClockSetBack, Cut, Position, list_after
 from surehand.cli.records import as_ocsf
-from surehand.process.children import clean_environment
+from surehand.process.children import Child
+from tests.cli.starter import Starter
 from tests.ledger.databases import Database
 from tests.ledger.scene import RUN, Scene
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -112,46 +109,41 @@ def writing(scene: Scene, ledger: Ledger) -> Iterator[None]:
             thread.join()
 
 
-def follow(
-    command: list[str], environment: dict[str, str], lines: list[Any], most: int | None = None
-) -> int:
+def follow(child: Child, lines: list[Any], most: int | None = None) -> int:
     """Read what a follower says until it ends, or is killed after so many lines.
 
     What it said before it died is read too; a line that is cut off is none.
     """
-    after = ["--after", lines[-1]["metadata"]["uid"]] if lines else []
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [*command, *after], env=environment, cwd=ROOT, stdout=pipe, text=True
-    ) as child:
-        assert child.stdout is not None
-        for number, line in enumerate(child.stdout, 1):
-            if line.endswith("\n"):
-                lines.append(json.loads(line))
-            if number == most:
-                child.kill()
-    return child.returncode
+    with child:
+        if most is not None:
+            child.wait_for(lambda: child.output().count("\n") >= most)
+            child.kill()
+        code = child.wait(60)
+    lines += [json.loads(line) for line in child.output().split("\n")[:-1]]
+    return code
 
 
 @pytest.mark.crash
 @pytest.mark.full
 def test_a_follower_that_is_killed_loses_nothing_and_tells_nothing_twice(
-    scene: Scene, database: Database, workers: list[Ledger]
+    scene: Scene, database: Database, workers: list[Ledger], tmp_path: Path
 ) -> None:
     chance = random.Random(34)
     settings = {"SUREHAND_DATABASE_URL": database.url, "SUREHAND_FSYNC_OFF": "allow"}
     settings |= {"SUREHAND_TOOL_MODULES": "surehand.examples.shop.tools"}
-    environment = clean_environment(settings)
-    command = [sys.executable, "starter.py", "events", "--format", "ocsf"]
-    command += ["--tenant", scene.tenant]
+    starter = Starter(settings, tmp_path)
     lines: list[dict[str, Any]] = []
+
+    def events(number: int, *more: str) -> Child:
+        after = ("--after", lines[-1]["metadata"]["uid"]) if lines else ()
+        own = ("events", "--format", "ocsf", "--tenant", scene.tenant, *more, *after)
+        return starter.child(tmp_path / f"{number}.out", *own, errors=tmp_path / f"{number}.err")
 
     with writing(scene, workers[0]):
         killed = [
-            follow([*command, "--follow"], environment, lines, chance.randint(1, 120))
-            for _ in range(3)
+            follow(events(number, "--follow"), lines, chance.randint(1, 120)) for number in range(3)
         ]
-    code = follow(command, environment, lines)
+    code = follow(events(3), lines)
 
     assert set(killed) == {-9} and code == 0
     told = [(one["unmapped"]["run_id"], one["unmapped"]["seq"]) for one in lines]
