@@ -30,15 +30,9 @@ from tests.ledger.statements import Statements
 from tests.ledger_databases import DATABASES, OWNER
 
 ROOT: Final = Path(__file__).parent.parent.parent
-#: Suites that between them send what workers, commands and pages send.
-SUITES: Final = (
-    *("late_calls", "receipts", "recovery", "runs", "standing", "starts", "steering", "votes"),
-    "waiting",
-)
-#: Of the suites that take long: the tests that send what nothing else here sends.
+#: The tests that between them send what workers, commands and pages send.
 ONLY: Final = {
     "artifacts": (
-        "an_artifact_of_another_tenant_is_not_there",
         "an_overtaken_attempt_adds_nothing_and_leaves_nothing",
         "the_ledger_keeps_what_the_store_lost",
     ),
@@ -66,7 +60,6 @@ ONLY: Final = {
         "a_settled_intervention_is_told_nobody",
         "each_permission_pause_is_told_once",
         "several_workers_share_the_outbox_and_each_row_goes_to_one",
-        "what_a_worker_writes_it_sends_at_once_and_it_stops_when_told",
     ),
     "passkeys": ("a_standing_approval_is_no_passkey_for_an_audit",),
     "planners": ("whoever_has_given_a_run_no_value_is_a_second_pair_of_eyes",),
@@ -81,16 +74,12 @@ ONLY: Final = {
         "the_next_attempt_takes_a_dead_calls_resource",
     ),
     "retention": (
-        "a_deleted_runs_failed_effect_is_called_again",
         "statistics_pass_over_a_deleted_run",
         "the_digest_of_what_an_approval_rested_on_goes_with_its_run",
-        "a_run_that_another_one_rests_on_is_kept_and_named",
-        "what_is_going_is_not_taken_back_and_bars_its_run",
     ),
     "run_tree": (
         "a_child_run_undone_later_stops_completion",
         "a_completed_child_run_of_which_something_was_undone_later_is_told",
-        "a_page_goes_on_behind_its_last_effect_whatever_was_undone_meanwhile",
         "a_run_completes_on_what_it_knows_and_on_nothing_else",
         "a_run_is_told_when_what_it_has_taken_over_is_undone",
         "a_run_takes_over_what_stands_also_where_an_earlier_life_was_undone",
@@ -99,7 +88,55 @@ ONLY: Final = {
         "pages_of_any_size_list_each_effect_once_in_the_same_order",
     ),
     "used_outputs": ("whoever_has_used_a_replay_in_a_child_run_has_used_the_effect",),
+    "late_calls": (
+        "a_first_call_that_lies_ahead_of_the_clock_is_out_of_the_window",
+        "a_late_recovery_stops_it",
+        "a_read_and_its_health_check_are_watched",
+        "a_window_bounds_repeated_calls",
+    ),
+    "receipts": (
+        "a_part_taken_for_the_whole_marks_each_run_that_takes_it",
+        "a_refused_part_marks_nobody_who_makes_the_effect_again",
+    ),
+    "recovery": (
+        "a_key_is_held_by_its_newest_entry_until_its_effect_is_undone",
+        "how_an_outcome_was_found_out_is_told_of_its_own_step_alone",
+        "the_view_has_steps_effects_approvals_doubts_and_the_story",
+        "what_does_not_hold_any_more_is_named",
+    ),
+    "runs": (
+        "a_completed_run_that_is_reset_is_open_again",
+        "an_attempt_of_an_earlier_execution_undoes_nothing",
+        "an_earlier_execution_claims_no_next_write",
+        "people_are_told_each_time_that_a_run_is_stopped",
+        "people_read_times_and_no_tenant",
+    ),
+    "standing": (
+        "a_call_in_the_scope_is_approved_at_once_and_said_to_be_so_in_advance",
+        "a_revocation_takes_back_what_was_approved_and_not_yet_called",
+        "a_use_is_given_back_when_its_approval_ends_unused",
+        "what_an_effect_has_used_stays_used",
+    ),
+    "starts": ("a_key_revoked_later_has_started",),
+    "steering": ("where_signatures_are_asked_for_nothing_unsigned_counts",),
+    "votes": (
+        "a_call_whose_effect_is_recorded_needs_nobody_to_be_asked",
+        "a_request_that_is_decided_already_needs_no_place",
+        "of_a_request_that_still_waits_after_that_people_are_told",
+    ),
+    "waiting": (
+        "a_line_tells_its_undo_and_foreign_content",
+        "how_far_a_run_has_come_grows_with_each_event",
+        "mine_is_what_my_roles_or_everybody_may_vote_for",
+        "my_decisions_are_listed_newest_first_page_by_page",
+        "nobody_sees_another_ones_decisions",
+        "requests_are_listed_by_expiry_page_by_page",
+    ),
 }
+IN_A_CLASS: Final = (
+    "tests/ledger/test_steering.py::TestWhatAParentHandsOn"
+    "::test_an_answer_is_for_the_question_that_it_names"
+)
 #: What reads a whole tenant by its nature, when somebody asks for it or once a round.
 WHOLE: Final = {
     "activities/ledger/history/stats.py": "figures over a stretch of time",
@@ -113,8 +150,8 @@ COPIES: Final = 3000
 def sent(database: str, tmp_path: Path) -> Statements:
     """What the suites send to a database, once each, with values it came with."""
     file = tmp_path / "sent"
-    chosen = [f"tests/ledger/test_{suite}.py" for suite in SUITES]
-    chosen += [f"tests/ledger/test_{of}.py::test_{one}" for of, own in ONLY.items() for one in own]
+    chosen = [f"tests/ledger/test_{of}.py::test_{one}" for of, own in ONLY.items() for one in own]
+    chosen.append(IN_A_CLASS)
     done = subprocess.run(
         [sys.executable, "-m", "tests", "-p", "tests.ledger.statements", "-q", "-m", "", "-n", "0",
          *chosen],
