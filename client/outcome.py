@@ -249,7 +249,7 @@ async def until_settled(
                 _tell_watch(watch, str(error))
             except exits.NoWorker:
                 silent_since = time.monotonic()
-                _tell_watch(watch, f"No worker answers; the run is safe on the server ({run_id})")
+                _tell_watch(watch, f"No worker answers; {run_id} is safe, and waits for one")
             except exits.NotReachable as error:
                 if time.monotonic() - silent_since > SERVER_PATIENCE.total_seconds():
                     raise

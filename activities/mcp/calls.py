@@ -80,8 +80,8 @@ def changed(full: str, reviewed: Definition, offered: Definition | None) -> str 
         return f"{unusable}: {plain(problem, _LONGEST_ERROR)}; see `mcp list`"
     return (
         f"{full} is not as it was reviewed: {in_words(reviewed, offered)}. See `mcp list`; to take "
-        f"it as reviewed: `mcp pin {full}@{now}`, and restart the worker; "
-        "runs that wait for it go on by `resume`"
+        f"it as reviewed, in this order: `mcp pin {full}@{now}`, restart the worker, and `resume` "
+        "the runs that wait for it"
     )
 
 

@@ -79,7 +79,7 @@ def test_what_is_said_of_all_parts_fits_into_an_error_with_the_command_at_its_en
     full = f"{'s' * 40}.{'t' * 79}"
     problem = changed(full, {part: "y" * 3000 for part in DEFINED}, now)
     failure = classify(NotAsReviewed(problem))
-    assert len(failure.message) < LONGEST_MESSAGE and failure.message.endswith("by `resume`")
+    assert len(failure.message) < LONGEST_MESSAGE and failure.message.endswith("wait for it")
     assert f"`mcp pin {full}@{digest(now)}`" in failure.message
 
 

@@ -142,7 +142,7 @@ class Scheduler(RunPart):
         if data.progress_of(step.id).failed is None:
             data.set_progress(step.id, step=step, failed=asdict(failed))
             self._core.set_step(step.id, StepState.PAUSED_FAILURE, error=failed.reason)
-            self._core.add_line(f"paused after a failure: {failed.reason}", step.id)
+            self._core.add_line("paused after this failure", step.id)
             data.of_step(step.id).way = None
         async with self._questions.tell_people(step.id, InterruptKind.FAILURE, failed.reason):
             known = data.of_step(step.id)

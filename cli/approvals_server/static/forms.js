@@ -70,7 +70,7 @@ function flatFields(schema, value) {
 /** Return the one field of a value that is not flat: a text where a text will do, else JSON. */
 function loneField(schema, value, label) {
   const anything = value === undefined && isObject(schema) && !Object.keys(schema).length;
-  const field = simpleField(label, anything ? { type: "string" } : schema, value, true);
+  const field = simpleField(label, anything ? { type: "string" } : schema, value, true, value !== undefined);
   if (field) {
     return field;
   }
@@ -81,10 +81,11 @@ function loneField(schema, value, label) {
 
 /**
  * Return a field for one simple thing; `undefined`: it is none, or nobody would see all of it.
+ * `blank`: whether a text may be; the worker refuses it as a whole answer.
  *
  * @returns {Field | undefined}
  */
-function simpleField(name, schema, value, needed) {
+function simpleField(name, schema, value, needed, blank = true) {
   const about = isObject(schema) ? schema : {};
   const branches = [about, ...(about.anyOf ?? about.oneOf ?? [])].filter(isObject);
   const listed = branches.flatMap((one) => one.enum ?? ("const" in one ? [one.const] : []));
@@ -109,6 +110,9 @@ function simpleField(name, schema, value, needed) {
     }
     if (!typed.trim() && (!isText || !needed)) {
       return !needed ? undefined : kinds.includes("null") ? null : refuse("This is needed.");
+    }
+    if (!typed.trim() && !blank && !("minLength" in about)) {
+      return refuse("This is needed.");
     }
     return isText ? exactText(typed) : readNumber(typed.trim(), !kinds.includes("number"));
   });

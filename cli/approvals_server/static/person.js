@@ -140,6 +140,10 @@ async function keys() {
   /** Show how a passkey is registered, unless it is; `null`: none was made here. */
   function showPasskey(made) {
     const ids = told.passkeys.map((one) => one.credential_id);
+    if (ids.length || made !== null) {
+      part("make-passkey").textContent = "Make another passkey";
+    }
+    part("has-passkey").hidden = !ids.length;
     if (made === null || ids.includes(made.credential_id)) {
       localStorage.removeItem(kept);
       return;
@@ -147,7 +151,6 @@ async function keys() {
     part("passkey").textContent = JSON.stringify(made, null, 2);
     part("passkey-command").textContent = registering(made);
     part("new-passkey").hidden = false;
-    part("make-passkey").textContent = "Make another passkey";
   }
 
   async function makePasskey() {
