@@ -451,4 +451,4 @@ def _what_there_is(current: Any, above: list[str]) -> str:
         names = [f"0 to {len(current) - 1}"] if current else []
     else:
         return f"{place} is one value, nothing is inside it"
-    return f"unknown path: {place} has {', '.join(names) or 'nothing'}"
+    return f"unknown path: {place} has {', '.join(map(repr, names)) or 'nothing'}"

@@ -137,8 +137,16 @@ def encode_base64url(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-# Keys. One that signs JWS is an Ed25519 key. A passkey's is one, too, or one of the curve P-256,
-# and has its credential beside it: neither counts in the place of the other.
+def _decode_member(value: Any) -> bytes:
+    """Return the bytes of a text in base64url; none if it is no such text."""
+    try:
+        return decode_base64url(value) if isinstance(value, str) else b""
+    except ValueError:
+        return b""
+
+
+# Keys. One that signs JWS is an Ed25519 key. A passkey's is one, too, or one of the curve P-256, or
+# of RSA, and has its credential beside it: neither counts in the place of the other.
 
 #: A SHA-256 digest in base64url.
 _KID: Final = re.compile(r"[A-Za-z0-9_-]{43}")
@@ -170,11 +178,7 @@ class Passkey:
     def of(cls, members: Mapping[str, Any]) -> Passkey:
         """Return the passkey of a file, or of a key's row."""
         id_, rp_id, bound = (members.get(name) for name in cls.__dataclass_fields__)
-        try:
-            raw = decode_base64url(id_) if isinstance(id_, str) else b""
-        except ValueError:
-            raw = b""
-        if not 1 <= len(raw) <= _LONGEST_CREDENTIAL_ID:
+        if not 1 <= len(_decode_member(id_)) <= _LONGEST_CREDENTIAL_ID:
             most = _LONGEST_CREDENTIAL_ID
             raise BadKey(f"its credential_id is not 1 to {most} bytes in base64url")
         known = isinstance(rp_id, str) and len(rp_id) <= _LONGEST_RP_ID
@@ -246,17 +250,13 @@ def check_jwk(jwk: Mapping[str, Any]) -> dict[str, str]:
         raise BadKey("it is a private key: leave that with its owner, and give the public one")
     if jwk.get("kty") != "OKP" or jwk.get("crv") != "Ed25519":
         raise BadKey("it is not an Ed25519 key")
-    x = jwk.get("x")
-    try:
-        point = decode_base64url(x) if isinstance(x, str) else b""
-    except ValueError:
-        point = b""
+    point = _decode_member(jwk.get("x"))
     if len(point) != 32:
         raise BadKey("its x is not 32 bytes in base64url")
     y = int.from_bytes(point, "little") % 2**255  # the highest bit is the sign of the other one
     if y >= _P or y in _SMALL_ORDER:
         raise BadKey("it is a key that anybody can sign for, or not written as RFC 8032 has it")
-    return {"crv": "Ed25519", "kty": "OKP", "x": str(x)}
+    return {"crv": "Ed25519", "kty": "OKP", "x": str(jwk["x"])}
 
 
 def check_passkey_jwk(jwk: Mapping[str, Any]) -> dict[str, str]:
@@ -267,19 +267,18 @@ def check_passkey_jwk(jwk: Mapping[str, Any]) -> dict[str, str]:
         return check_jwk(jwk)
     if "d" in jwk:
         raise BadKey("it is a private key: leave that with its owner, and give the public one")
+    if jwk.get("kty") == "RSA":
+        n = _decode_member(jwk.get("n"))
+        if jwk.get("e") != "AQAB" or not 256 <= len(n) <= 512 or n[0] < 128 or not n[-1] % 2:
+            raise BadKey("it is no RSA key of 2,048 to 4,096 bits with the exponent 65537")
+        return {"e": "AQAB", "kty": "RSA", "n": str(jwk["n"])}
     if jwk.get("kty") != "EC" or jwk.get("crv") != "P-256":
-        raise BadKey("it is neither a P-256 key nor an Ed25519 key")
-    point: dict[str, int] = {}
-    for name in ("x", "y"):
-        try:
-            raw = decode_base64url(jwk[name]) if isinstance(jwk.get(name), str) else b""
-        except ValueError:
-            raw = b""
-        if len(raw) != 32:
-            raise BadKey(f"its {name} is not 32 bytes in base64url")
-        point[name] = int.from_bytes(raw)
+        raise BadKey("it is no P-256, Ed25519 or RSA key")
+    x, y = (_decode_member(jwk.get(name)) for name in ("x", "y"))
+    if len(x) != 32 or len(y) != 32:
+        raise BadKey("its x or y is not 32 bytes in base64url")
     try:
-        EllipticCurvePublicNumbers(**point, curve=SECP256R1()).public_key()
+        EllipticCurvePublicNumbers(int.from_bytes(x), int.from_bytes(y), SECP256R1()).public_key()
     except ValueError as error:
         raise BadKey("it is no point of the curve P-256") from error
     return {"crv": "P-256", "kty": "EC", "x": str(jwk["x"]), "y": str(jwk["y"])}
@@ -299,18 +298,22 @@ def is_kid(value: Any) -> bool:
 def _fits(jwk: Mapping[str, str], signature: bytes, signed: bytes) -> bool:
     """Return whether a key has made this signature."""
     from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
     from cryptography.hazmat.primitives.hashes import SHA256
 
-    x = decode_base64url(jwk["x"])
+    raw = [decode_base64url(jwk[name]) for name in ("n", "x", "y") if name in jwk]
+    numbers = [int.from_bytes(one) for one in raw]
     try:
-        if jwk["crv"] == "Ed25519":
-            ed25519.Ed25519PublicKey.from_public_bytes(x).verify(signature, signed)
-            return True
-        numbers = int.from_bytes(x), int.from_bytes(decode_base64url(jwk["y"]))
-        key = ec.EllipticCurvePublicNumbers(*numbers, ec.SECP256R1()).public_key()
-        # OpenSSL takes the two numbers in the one spelling that DER has of them.
-        key.verify(signature, signed, ec.ECDSA(SHA256()))
+        if jwk["kty"] == "OKP":
+            ed25519.Ed25519PublicKey.from_public_bytes(*raw).verify(signature, signed)
+        elif jwk["kty"] == "RSA":
+            key = rsa.RSAPublicNumbers(65537, *numbers).public_key()
+            key.verify(signature, signed, padding.PKCS1v15(), SHA256())
+        else:
+            # OpenSSL takes the two numbers in the one spelling that DER has of them.
+            x, y = numbers
+            point = ec.EllipticCurvePublicNumbers(x, y, ec.SECP256R1()).public_key()
+            point.verify(signature, signed, ec.ECDSA(SHA256()))
     except (InvalidSignature, ValueError):
         return False
     return True
@@ -394,7 +397,7 @@ LONGEST_PROOF: Final = 16_384
 _LONGEST_AUTHENTICATOR_DATA: Final = 1024
 _LONGEST_CLIENT_DATA: Final = 2048
 _GESTURE: Final = {"alg", "kid", "typ", "authenticator_data", "client_data", "credential_id"}
-_ALGORITHMS: Final = {"P-256": "ES256", "Ed25519": "EdDSA"}
+_ALGORITHMS: Final = {"EC": "ES256", "OKP": "EdDSA", "RSA": "RS256"}
 #: As browsers write the origin of a page that can have passkeys.
 _ORIGIN: Final = re.compile(
     r"(?:https://(?P<host>[a-z0-9-]+(?:\.[a-z0-9-]+)*)"
@@ -488,11 +491,8 @@ def _read_digests(value: Any) -> tuple[str, ...]:
 
 
 def _decode_bytes(text: Any, what: str, most: int = LONGEST_PROOF) -> bytes:
-    try:
-        raw = decode_base64url(text) if isinstance(text, str) else None
-    except ValueError:
-        raw = None
-    if raw is None:
+    raw = _decode_member(text)
+    if not raw and text != "":
         raise BadSignature(f"{what}: it is not base64url")
     if len(raw) > most:
         raise BadSignature(f"{what}: more than {most} bytes")
@@ -516,7 +516,7 @@ def verify_gesture(
         raise BadSignature(f"the passkey's key on record cannot be used: {error}") from error
     if kid_of(jwk) != gesture.kid or passkey.credential_id != gesture.credential_id:
         raise BadSignature("the passkey's proof is made with another passkey")
-    if _ALGORITHMS[jwk["crv"]] != gesture.algorithm:
+    if _ALGORITHMS[jwk["kty"]] != gesture.algorithm:
         raise BadSignature("the algorithm of the passkey's proof is not that of its key")
     _judge_client_data(gesture, passkey.rp_id, origins)
     _judge_authenticator_data(gesture.authenticator_data, passkey)

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 
 TYP: Final = "surehand-decision+webauthn"
@@ -50,7 +50,7 @@ class Assertion:
 class Authenticator:
     """One passkey."""
 
-    key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey = field(
+    key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey = field(
         default_factory=lambda: ec.generate_private_key(ec.SECP256R1())
     )
     credential_id: bytes = b"credential-1"
@@ -59,13 +59,16 @@ class Authenticator:
 
     @property
     def algorithm(self) -> str:
-        return "ES256" if isinstance(self.key, ec.EllipticCurvePrivateKey) else "EdDSA"
+        return {"EC": "ES256", "OKP": "EdDSA", "RSA": "RS256"}[self.jwk["kty"]]
 
     @property
     def jwk(self) -> dict[str, str]:
         if isinstance(self.key, ed25519.Ed25519PrivateKey):
             raw = self.key.public_key().public_bytes_raw()
             return {"crv": "Ed25519", "kty": "OKP", "x": b64(raw)}
+        if isinstance(self.key, rsa.RSAPrivateKey):
+            n = self.key.public_key().public_numbers().n
+            return {"e": "AQAB", "kty": "RSA", "n": b64(n.to_bytes(self.key.key_size // 8))}
         point = self.key.public_key().public_numbers()
         x, y = (b64(number.to_bytes(32)) for number in (point.x, point.y))
         return {"crv": "P-256", "kty": "EC", "x": x, "y": y}
@@ -92,6 +95,8 @@ class Authenticator:
     def sign(self, signed: bytes) -> bytes:
         if isinstance(self.key, ed25519.Ed25519PrivateKey):
             return self.key.sign(signed)
+        if isinstance(self.key, rsa.RSAPrivateKey):
+            return self.key.sign(signed, padding.PKCS1v15(), SHA256())
         return self.key.sign(signed, ec.ECDSA(SHA256()))
 
     def get(

@@ -264,7 +264,7 @@ async def gesture(modules: Modules, *asked: dict[str, Any], keys: Any) -> list[s
     return proofs
 
 
-@pytest.mark.parametrize(("algorithm", "kty"), [(-7, "EC"), (-8, "OKP")])
+@pytest.mark.parametrize(("algorithm", "kty"), [(-7, "EC"), (-8, "OKP"), (-257, "RSA")])
 async def test_each_passkey_claim_counts(modules: Modules, algorithm: int, kty: str) -> None:
     await Device.at(modules)
     file, key = await passkey(modules, algorithms=[algorithm])

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from playwright.async_api import Browser, Page
 
 from surehand import verify
+from tests import receipts
+from tests.passkeys import Authenticator
 from tests.receipts import BROKEN, EVA, FROM_CHAT, MALLORY, RIGHT, UNSIGNED, jwk, kid
 
 PAGE = Path(verify.__file__).with_suffix(".html")
@@ -51,10 +54,16 @@ def told(content: bytes, folder: Path, *trusted: str) -> tuple[str, list[str]]:
     return str(code), [line.removeprefix(f"{file}: ") for line in lines]
 
 
-async def test_a_right_receipt_is_right_in_the_browser(page: Page, tmp_path: Path) -> None:
+async def test_a_right_receipt_is_right_in_the_browser(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pem = EVA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    made = {}
+    for name, key in {"OKP": MALLORY, "RSA": rsa.generate_private_key(65537, 3072)}.items():
+        monkeypatch.setattr(receipts, "BOB", Authenticator(key))
+        made[name] = receipts.as_file(receipts.with_signature(receipts.evidence()))
 
-    for right in (RIGHT, FROM_CHAT, UNSIGNED):
+    for right in (RIGHT, FROM_CHAT, UNSIGNED, *made.values()):
         assert await judged(page, right) == told(right, tmp_path)
     for key in (json.dumps(jwk(EVA)).encode(), pem):
         assert await judged(page, RIGHT, key) == told(RIGHT, tmp_path, kid(EVA))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from surehand.activities.ledger.approvals.decisions import Edited
@@ -104,11 +105,17 @@ async def story(scene: Scene) -> str | None:
 # A vote by passkey
 
 
-@pytest.mark.parametrize("kind", ["ES256", "EdDSA"])
+MADE: Final = {
+    "ES256": Authenticator(),
+    "EdDSA": Authenticator(Ed25519PrivateKey.generate()),
+    "RS256": Authenticator(rsa.generate_private_key(65537, 2048)),
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
 async def test_a_gesture_made_for_this_call_has_it_made_once(scene: Scene, kind: str) -> None:
     person(scene, "ann", "finance")
-    made = Authenticator() if kind == "ES256" else Authenticator(Ed25519PrivateKey.generate())
-    passkey = passkey_of(scene, "ann", made)
+    passkey = passkey_of(scene, "ann", MADE[kind])
     gated = asked(scene)
 
     verdict = by(scene, gated, proof := passkey.proof(claims(scene, gated)))

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 import webauthn
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.utils import (
     decode_dss_signature,
@@ -61,11 +61,12 @@ from tests.unit.tokens import CLAIMS, KEY, token
 ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 EC: Final = Authenticator(ec.derive_private_key(7, ec.SECP256R1()))
 OKP: Final = Authenticator(Ed25519PrivateKey.from_private_bytes(b"p" * 32))
+RSA: Final = Authenticator(rsa.generate_private_key(65537, 2048))
 BOUND: Final = replace(EC, device_bound=True)
 RAW: Final = as_json(CLAIMS)
 OTHER: Final = {**CLAIMS, "jti": "another-nonce-of-thirty-two-char"}
 EMPTY_MAP: Final = b"\xa0"
-both = pytest.mark.parametrize("key", [EC, OKP], ids=["ES256", "EdDSA"])
+each = pytest.mark.parametrize("key", [EC, OKP, RSA], ids=["ES256", "EdDSA", "RS256"])
 
 
 def public(one: Authenticator) -> PublicKey:
@@ -96,7 +97,7 @@ def with_header(key: Authenticator = EC, **changed: Any) -> str:
 
 
 # What is good
-@both
+@each
 def test_a_gesture_made_for_a_decision_proves_its_claims(key: Authenticator) -> None:
     proof = key.proof(CLAIMS)
 
@@ -105,7 +106,7 @@ def test_a_gesture_made_for_a_decision_proves_its_claims(key: Authenticator) -> 
     assert judged(proof, key).model_dump(mode="json", exclude_none=True) == CLAIMS
 
 
-@both
+@each
 def test_one_gesture_proves_each_decision_of_its_list(key: Authenticator) -> None:
     several = [{**CLAIMS, "jti": f"a-nonce-of-its-own-{n}"} for n in range(MOST_DECISIONS)]
 
@@ -317,7 +318,7 @@ def test_a_list_cannot_be_passed_off_as_one_decision_nor_one_as_a_list() -> None
 # Another key, another algorithm
 
 
-@both
+@each
 def test_what_a_header_says_never_chooses_the_algorithm(key: Authenticator) -> None:
     for other in ("ES256", "EdDSA", "ES384", "RS256", "HS256", "none", "", None, ["ES256"]):
         if other != key.algorithm:
@@ -389,6 +390,7 @@ def test_a_proof_longer_than_any_is_refused() -> None:
 KEYS: Final = {
     "ES256": Authenticator(),
     "EdDSA": Authenticator(Ed25519PrivateKey.generate()),
+    "RS256": RSA,
     "device-bound": Authenticator(device_bound=True),
 }
 
@@ -409,6 +411,8 @@ def cose(key: Authenticator) -> dict[int, Any]:
     jwk = key.jwk
     if key.algorithm == "EdDSA":
         return {1: 1, 3: -8, -1: 6, -2: decode_base64url(jwk["x"])}
+    if key.algorithm == "RS256":
+        return {1: 3, 3: -257, -1: decode_base64url(jwk["n"]), -2: decode_base64url(jwk["e"])}
     return {1: 2, 3: -7, -1: 1, -2: decode_base64url(jwk["x"]), -3: decode_base64url(jwk["y"])}
 
 

@@ -221,9 +221,16 @@ GOOD = Authenticator().jwk
     ("public", "says"),
     [
         ({**GOOD, "d": GOOD["x"]}, "private"),
-        ({**GOOD, "crv": "P-384"}, "neither a P-256 key"),
-        ({**GOOD, "crv": "secp256k1"}, "neither a P-256 key"),
-        ({**GOOD, "kty": "RSA"}, "neither a P-256 key"),
+        ({**GOOD, "crv": "P-384"}, "no P-256, Ed25519 or RSA"),
+        ({**GOOD, "crv": "secp256k1"}, "no P-256, Ed25519 or RSA"),
+        ({**GOOD, "kty": "oct"}, "no P-256, Ed25519 or RSA"),
+        ({**GOOD, "kty": "RSA"}, "no RSA key"),
+        ({"kty": "RSA", "e": "AQAB", "n": "_" * 340}, "no RSA key"),  # 255 bytes
+        ({"kty": "RSA", "e": "AQAB", "n": "_" * 684}, "no RSA key"),  # 513
+        ({"kty": "RSA", "e": "AQAB", "n": "f" + "_" * 343}, "no RSA key"),  # 2047 bits
+        ({"kty": "RSA", "e": "AQAB", "n": "_" * 343 + "-"}, "no RSA key"),  # even
+        ({"kty": "RSA", "e": "Aw", "n": "_" * 344}, "no RSA key"),
+        ({"kty": "RSA", "e": "AQAB", "n": "_" * 344, "d": "_"}, "private"),
         ({**GOOD, "y": GOOD["x"]}, "no point of the curve"),
         ({**GOOD, "x": "A" * 43, "y": "A" * 43}, "no point of the curve"),
         ({**GOOD, "x": "_" * 42 + "8"}, "no point of the curve"),

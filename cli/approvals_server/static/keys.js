@@ -22,11 +22,18 @@ const DECISION = "surehand-decision+webauthn";
 const LIST = `${DECISION}-list`;
 /** Decisions that one gesture signs. */
 const MOST = 50;
-/** COSE's numbers of what may sign, with WebCrypto's and JOSE's names. */
+/** COSE's numbers of what may sign, with WebCrypto's names. Windows Hello has the last one only. */
 const ALGORITHMS = new Map([
   [-7, { name: "ECDSA", namedCurve: "P-256" }],
   [-8, { name: "Ed25519" }],
+  [-257, { name: "RSASSA-PKCS1-v1_5", hash: "SHA-256" }],
 ]);
+/** JOSE's names of their signatures, and the members of their public keys. */
+const KINDS = {
+  EC: { alg: "ES256", members: ["crv", "kty", "x", "y"] },
+  OKP: { alg: "EdDSA", members: ["crv", "kty", "x"] },
+  RSA: { alg: "RS256", members: ["e", "kty", "n"] },
+};
 /** Flag BE of the authenticator data: the passkey may come to be on other devices. */
 const BACKUP_ELIGIBLE = 0x08;
 const FLAGS = 32;
@@ -62,11 +69,13 @@ export async function forgetKey(tenant, principal) {
   await inStore("readwrite", (store) => store.delete(name));
 }
 
-/** Return the RFC 7638 thumbprint of a public key on Ed25519 or P-256. */
+/** Return the RFC 7638 thumbprint of a public key. */
 export async function thumbprint(jwk) {
-  const members = jwk.kty === "EC" ? ["crv", "kty", "x", "y"] : ["crv", "kty", "x"];
-  const needed = Object.fromEntries(members.map((member) => [member, jwk[member] ?? ""]));
-  return base64url(await sha256(utf8(canonical(needed))));
+  return base64url(await sha256(utf8(canonical(publicMembers(jwk)))));
+}
+
+function publicMembers(jwk) {
+  return Object.fromEntries(KINDS[jwk.kty].members.map((member) => [member, jwk[member] ?? ""]));
 }
 
 /** Return claims as a compact JWS, letter by letter as `surehand sign` writes it. */
@@ -136,7 +145,7 @@ function opened() {
  * Make a passkey, and return its public half as an administrator registers it; none beside one of
  * the credential ids that are `known`. `algorithms`: COSE's numbers, the preferred one first.
  */
-export async function register({ rpId, rpName, principal, known = [], algorithms = [-7, -8] }) {
+export async function register({ rpId, rpName, principal, known = [], algorithms = [-7, -8, -257] }) {
   const credential = await container().create({
     publicKey: {
       rp: { id: rpId, name: rpName },
@@ -199,7 +208,7 @@ export async function signByPasskey({ claimsList, keys, rpId, typ = DECISION }) 
   }
   const response = credential.response;
   const header = {
-    alg: key.public_key.kty === "EC" ? "ES256" : "EdDSA",
+    alg: KINDS[key.public_key.kty].alg,
     kid: await thumbprint(key.public_key),
     typ,
     authenticator_data: base64url(response.authenticatorData),
@@ -230,10 +239,9 @@ async function publicJwk(response) {
   const spki = response.getPublicKey();
   if (algorithm === undefined || spki === null) {
     throw new Error(
-      "This passkey is neither ES256 nor EdDSA, or the browser does not show its key.",
+      "This passkey is not ES256, EdDSA or RS256, or the browser does not show its key.",
     );
   }
   const key = await subtle().importKey("spki", spki, algorithm, true, ["verify"]);
-  const { kty = "", crv = "", x = "", y } = await subtle().exportKey("jwk", key);
-  return y === undefined ? { kty, crv, x } : { kty, crv, x, y };
+  return publicMembers(await subtle().exportKey("jwk", key));
 }
