@@ -61,7 +61,7 @@ def ledger_rows(cluster: Cluster, sql: str) -> list[str]:
 
 @pytest.mark.crash
 def test_runs_under_repeated_kills_make_each_effect_once(cluster: Cluster) -> None:
-    chance = random.Random(SEED)
+    chance, hour = random.Random(SEED), time.time() // 3600
     adas, graces = cluster.register("ada"), cluster.register("grace")
     limits = [
         "--open-runs",
@@ -113,7 +113,9 @@ def test_runs_under_repeated_kills_make_each_effect_once(cluster: Cluster) -> No
     quotas = document(cluster, "quota", "show")["uses"]
     assert isinstance(quotas, list)
     used = {quota["quota"]: quota["used"] for quota in quotas}
-    assert used["effects_per_hour"] == str(RUNS * len(ONCE))
+    made = RUNS * len(ONCE)
+    # The quota counts those of the clock's hour, which may have begun meanwhile.
+    assert int(used["effects_per_hour"]) in ([made] if time.time() // 3600 == hour else range(made))
 
 
 async def test_services_show_forward_and_decrypt(cluster: Cluster) -> None:
