@@ -26,7 +26,8 @@ from tests.proof.cells import (
     shop_of,
 )
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
+# Two hundred workers start, one after another in each mode.
+pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 #: What is claimed and has no outcome yet: not sent, on the wire, or answered.
 IN_FLIGHT = (CrashPoint.AFTER_CLAIM, CrashPoint.DURING_CALL, CrashPoint.AFTER_CALL)
