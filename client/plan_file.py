@@ -440,7 +440,7 @@ def _may_be_added(document: Any, above: list[str], last: str) -> bool:
 def _what_there_is(current: Any, above: list[str]) -> str:
     place = ".".join(above) or "the plan"
     if isinstance(current, dict):
-        names = [str(key) for key in current]
+        names = [repr(str(key)) for key in current]
     elif isinstance(current, list) and above == ["steps"]:
         names = [
             str(step.get("id", f"step{index}"))
@@ -451,4 +451,4 @@ def _what_there_is(current: Any, above: list[str]) -> str:
         names = [f"0 to {len(current) - 1}"] if current else []
     else:
         return f"{place} is one value, nothing is inside it"
-    return f"unknown path: {place} has {', '.join(map(repr, names)) or 'nothing'}"
+    return f"unknown path: {place} has {', '.join(names) or 'nothing'}"
