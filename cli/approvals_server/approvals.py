@@ -48,7 +48,7 @@ from surehand.workflows.contracts.base import foreign_text
 from surehand.workflows.contracts.effects import CANNOT_BE_UNDONE
 from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.identity import short_hash
-from surehand.workflows.plan.policy import Escalate, Needs
+from surehand.workflows.plan.policy import Escalate
 
 #: Lines of a page of the list, and of somebody's own decisions.
 ON_A_PAGE: Final = 50
@@ -152,7 +152,7 @@ def describe_line(
         "tool": row["tool"],
         "plan": row["plan_name"],
         "asked_by": row["user_id"],
-        "progress": _progress_text(row, needs_of(row), len(row["voters"])),
+        "progress": _progress_text(row, len(row["voters"])),
         "tags": [(kind, text) for told, kind, text in tags if told],
         "soon": row["expires_ms"] - now_ms < _SOON_MS,
         # While calls are halted its time stands still.
@@ -179,13 +179,13 @@ def group_lines(lines: Sequence[dict[str, Any]]) -> list[tuple[str, list[list[di
     return list(found.items())
 
 
-def _progress_text(row: Mapping[str, Any], needs: Needs, votes: int) -> str:
+def _progress_text(row: Mapping[str, Any], votes: int) -> str:
     """Return how far a request has come: ``1 of 2 approvals``."""
-    [first, *more] = needs.requirements
+    [first, *more] = requirements = needs_of(row).requirements
     signed = ", signed by a passkey" if Assurance(row["assurance"]).by_passkey else ""
     if more or (first.quorum == 1 and not votes):
         so_far = f"; so far {votes}" if votes else ""
-        return f"Needs {'; '.join(one.as_text() for one in needs.requirements)}{signed}{so_far}."
+        return f"Needs {'; '.join(one.as_text() for one in requirements)}{signed}{so_far}."
     roles = f" by {' or '.join(first.roles)}" if first.roles else ""
     return f"{votes} of {first.quorum} approval{'s' if first.quorum > 1 else ''}{roles}{signed}."
 
@@ -217,7 +217,7 @@ class Viewed(NamedTuple):
             "kind": "good" if one.row["state"] == "approved" else "",
             "waits": self.waits(),
             "votes": votes,
-            "progress": _progress_text(one.row, one.needs, len(votes)),
+            "progress": _progress_text(one.row, len(votes)),
             "next": one.next_id,
         }
 

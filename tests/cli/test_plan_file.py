@@ -233,7 +233,11 @@ def test_set_changes_nothing_of_what_was_typed(plan: Path, typed: str, value: ob
     [
         ("input.order_di=x", "input.order_di", "input has 'order_id'"),
         ("steps.ordr.params.x=1", "steps.ordr", "steps has order"),
-        ("steps.order.params.amount=1", "steps.order.params.amount", "'order_id', 'note'"),
+        (
+            "steps.order.params.amount=1",
+            "steps.order.params.amount",
+            "has 'order_id', 'note', 'lines'",
+        ),
         ("steps.order.params.lines.2=1", "steps.order.params.lines.2", "0 to 1"),
         ("steps.order.tool.x=1", "steps.order.tool.x", "nothing is inside it"),
         ("nmae=x", "nmae", "the plan has 'name', 'input', 'steps'"),

@@ -70,7 +70,8 @@ function flatFields(schema, value) {
 /** Return the one field of a value that is not flat: a text where a text will do, else JSON. */
 function loneField(schema, value, label) {
   const anything = value === undefined && isObject(schema) && !Object.keys(schema).length;
-  const field = simpleField(label, anything ? { type: "string" } : schema, value, true, value !== undefined);
+  const about = anything ? { type: "string" } : schema;
+  const field = simpleField(label, about, value, true, value !== undefined);
   if (field) {
     return field;
   }

@@ -22,7 +22,7 @@ const DECISION = "surehand-decision+webauthn";
 const LIST = `${DECISION}-list`;
 /** Decisions that one gesture signs. */
 const MOST = 50;
-/** COSE's numbers of what may sign, with WebCrypto's names. Windows Hello has the last one only. */
+/** COSE's numbers of what may sign, with WebCrypto's names. Windows Hello needs the last one. */
 const ALGORITHMS = new Map([
   [-7, { name: "ECDSA", namedCurve: "P-256" }],
   [-8, { name: "Ed25519" }],
@@ -145,7 +145,13 @@ function opened() {
  * Make a passkey, and return its public half as an administrator registers it; none beside one of
  * the credential ids that are `known`. `algorithms`: COSE's numbers, the preferred one first.
  */
-export async function register({ rpId, rpName, principal, known = [], algorithms = [-7, -8, -257] }) {
+export async function register({
+  rpId,
+  rpName,
+  principal,
+  known = [],
+  algorithms = [...ALGORITHMS.keys()],
+}) {
   const credential = await container().create({
     publicKey: {
       rp: { id: rpId, name: rpName },
