@@ -39,7 +39,7 @@ from temporalio.worker import (
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from surehand.activities.approvals import ApprovalActivities
-from surehand.activities.artifacts import ArtifactsMisconfigured, ArtifactStore
+from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.effects.compensation import CompensationActivities
 from surehand.activities.effects.leases import keep_freeing
 from surehand.activities.effects.model_turns import ModelActivities
@@ -49,19 +49,17 @@ from surehand.activities.ledger.core.engine import (
     require_fit,
     without_passwords,
 )
-from surehand.activities.ledger.core.migrate import DatabaseBehind, require_head
+from surehand.activities.ledger.core.migrate import require_head
 from surehand.activities.ledger.core.presence import presence_of
-from surehand.activities.ledger.core.store import LedgerUnavailable, open_ledger
+from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.effects.epochs import MEANING, current_epoch
 from surehand.activities.maintenance import MaintenanceActivities
 from surehand.activities.mcp.tools import look_for_changes, mcp_tools
-from surehand.activities.notifiers import NotifiersMisconfigured, load_notifiers, where
+from surehand.activities.notifiers import load_notifiers, where
 from surehand.activities.outbox import Outbox
 from surehand.activities.run_keys import LedgerKeys
 from surehand.activities.runs import RunActivities
 from surehand.activities.tools.toolbox import (
-    ToolboxError,
-    WorkflowModulesError,
     load_toolbox,
     load_workflows,
     naming_what_the_sandbox_refuses,
@@ -70,15 +68,15 @@ from surehand.activities.tools.toolbox import (
 from surehand.activities.worker import health, telemetry
 from surehand.activities.worker.context import AroundActivities, CrashInterceptor, WorkerContext
 from surehand.activities.worker.crash_points import Crash
-from surehand.activities.worker.settings import Secrets, Settings, SettingsError, load_settings
+from surehand.activities.worker.settings import Secrets, Settings, load_settings
 from surehand.activities.worker.takeover import taking_over, worker_identity
-from surehand.agents.calls import FRAMEWORKS, PASSED_THROUGH, AgentsError, load_agents
+from surehand.agents.calls import FRAMEWORKS, PASSED_THROUGH, load_agents
 from surehand.agents.model_run import ModelRun
 from surehand.process import VERSION
 from surehand.process.ciphers import RunEncryption
 from surehand.process.connect import PLUGINS, connect, find_target, load_plugins, of_worker_alone
 from surehand.process.exits import ExitCode, SurehandError, WrongUse
-from surehand.process.settings import CellsError, OwnCell, read_environment
+from surehand.process.settings import OwnCell, SettingsError, read_environment
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.base import build_models
 from surehand.workflows.identity import DEFAULT_TENANT
@@ -164,10 +162,7 @@ def cell_of(settings: Settings) -> OwnCell | None:
         return None
     if not settings.cell:
         raise SettingsError("setting SUREHAND_CELL is missing: a worker is of one cell")
-    try:
-        return OwnCell(Path(settings.cells), settings.cell)
-    except CellsError as error:
-        raise SettingsError(str(error)) from error
+    return OwnCell(Path(settings.cells), settings.cell)
 
 
 def traces_of(settings: Settings, receiver: str) -> Traces | None:
@@ -426,20 +421,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         secrets = Secrets.of(settings)
         telemetry.configure_logging(settings.log_format, settings.log_level, secrets.hide)
         asyncio.run(serve(settings, check_only=arguments.check))
-    except (
-        SettingsError,
-        ToolboxError,
-        AgentsError,
-        WorkflowModulesError,
-        ArtifactsMisconfigured,
-        telemetry.AddressError,
-        NotifiersMisconfigured,
-    ) as error:
-        print(f"surehand: {error}", file=sys.stderr)
-        return ExitCode.WRONG_USE
-    except (LedgerUnavailable, DatabaseBehind) as error:
-        print(f"surehand: {error}", file=sys.stderr)
-        return ExitCode.NOT_REACHABLE
     except SurehandError as error:
         print(f"surehand: {error}", file=sys.stderr)
         return error.code

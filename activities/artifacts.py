@@ -24,6 +24,7 @@ from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import Kept, WrittenDraft
 from surehand.process.blobs import Blobs, read_kept
 from surehand.process.ciphers import RunKey
+from surehand.process.exits import NotReachable, WrongUse
 from surehand.process.off_loop import call_off_loop, load_json
 from surehand.process.settings import KEYS
 from surehand.workflows.canonical_json import canonical_json, digest
@@ -42,12 +43,8 @@ MOST_READS: Final = 24
 KEY_PAUSE: Final = 1.0  # seconds
 
 
-class ArtifactUnavailable(Exception):
+class ArtifactUnavailable(NotReachable):
     """The store does not answer, or not with what was kept there."""
-
-
-class ArtifactsMisconfigured(Exception):
-    """The store's URL cannot be used; the message says why."""
 
 
 class ArtifactStore:
@@ -57,7 +54,7 @@ class ArtifactStore:
         """Open a store.
 
         ``url``: a folder's path, or a URL such as ``s3://bucket/path``. A value stays where it is
-        up to ``largest_inline`` bytes of canonical JSON. Raises ``ArtifactsMisconfigured``.
+        up to ``largest_inline`` bytes of canonical JSON. Raises ``WrongUse``.
         """
         self.url = url
         self._ledger = ledger
@@ -65,7 +62,7 @@ class ArtifactStore:
         try:
             self.blobs = Blobs(url)
         except StoreUnavailable as error:
-            raise ArtifactsMisconfigured(f"artifact store {url!r}: {error}") from error
+            raise WrongUse(f"artifact store {url!r}: {error}") from error
         self.blobs.home_of = self._home_of
         self._store_id: str | None = None
 

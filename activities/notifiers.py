@@ -60,6 +60,7 @@ from surehand.activities.worker.settings import Settings
 from surehand.process.settings import (
     PREFIX,
     NotLoaded,
+    SettingsError,
     is_loopback,
     is_named,
     is_private,
@@ -513,10 +514,6 @@ def card_of(note: Notification) -> dict[str, Any]:
     return {"type": "AdaptiveCard", "version": "1.4", "body": body, "actions": actions}
 
 
-class NotifiersMisconfigured(Exception):
-    """A notifier cannot be used; one line that names the setting and says what to do."""
-
-
 class LogNotifier:
     """Writes notifications to the worker's log, where they can be looked for."""
 
@@ -528,7 +525,7 @@ class LogNotifier:
 
 
 def load_notifiers(settings: Settings) -> dict[str, Notifier]:
-    """Return the notifiers by their names in ``SUREHAND_NOTIFY``."""
+    """Return the notifiers by their names in ``SUREHAND_NOTIFY``. Raises ``SettingsError``."""
     twice = [name for name, count in Counter(settings.notify).items() if count > 1]
     if twice:
         raise _wrong("NOTIFY", f"names {twice[0]} twice")
@@ -651,6 +648,6 @@ def _require(notifier: str, given: Mapping[str, str]) -> None:
             raise _wrong(name, f"is missing: {PREFIX}NOTIFY names {notifier}, which needs it")
 
 
-def _wrong(name: str, reason: str) -> NotifiersMisconfigured:
+def _wrong(name: str, reason: str) -> SettingsError:
     line = " ".join(reason.split())
-    return NotifiersMisconfigured(f"setting {PREFIX}{name}: {line}")
+    return SettingsError(f"setting {PREFIX}{name}: {line}")

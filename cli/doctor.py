@@ -32,7 +32,6 @@ from surehand.activities.mcp.calls import SeenTool
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.settings import (
     Settings,
-    SettingsError,
     judge_settings,
     missing_settings,
 )
@@ -42,7 +41,7 @@ from surehand.cli.printer import Lines, Reply, Shape, Table, counted
 from surehand.cli.tools import warnings_of
 from surehand.client.connection import PING_LIMIT, Connection, Polling
 from surehand.process.connect import EMBEDDED, find_target
-from surehand.process.exits import ExitCode, SurehandError, WrongUse
+from surehand.process.exits import ExitCode, SurehandError
 from surehand.process.program import command, module
 from surehand.process.settings import PREFIX, Sources, read_sources
 from surehand.workflows.plain_text import plain
@@ -107,10 +106,7 @@ def settings(caller: options.Unjudged) -> Reply:
 
 def _list_settings(sources: Sources) -> list[SettingShown]:
     missing = missing_settings(sources)
-    try:
-        judged = judge_settings(sources, without=missing)
-    except SettingsError as error:
-        raise WrongUse(str(error)) from error
+    judged = judge_settings(sources, without=missing)
     rows = []
     for name in Settings.model_fields:
         given = sources.settings.get(name)
@@ -455,8 +451,8 @@ def _no_database(detail: str) -> Check:
 
 
 def _wrong_database(settings: Settings, error: SurehandError) -> Check:
-    away = isinstance(error.__cause__, LedgerUnavailable)
-    if isinstance(error.__cause__, LedgerUnfit):
+    away = isinstance(error, LedgerUnavailable)
+    if isinstance(error, LedgerUnfit):
         fix = "put the ledger on a PostgreSQL that keeps what it is told, as the line above says"
         return _wrong("database", str(error), fix)
     if settings.database_url.startswith("sqlite") and "database is locked" in str(error):

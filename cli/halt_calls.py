@@ -31,12 +31,12 @@ from surehand.activities.ledger.halts import (
     read_entry_states,
     read_halt,
 )
-from surehand.activities.ledger.people.principals import PrincipalError, open_administration
+from surehand.activities.ledger.people.principals import open_administration
 from surehand.activities.limits_file import LimitsError, read_halt_policy
 from surehand.activities.tools.toolbox import LONGEST_NAME
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
-from surehand.cli.options import Caller, ledger_of, read_settings, translated
+from surehand.cli.options import Caller, ledger_of, read_settings
 from surehand.cli.people import read_small
 from surehand.cli.printer import Lines, Reply, Shape, Table, counted, shown_time, time_of
 from surehand.cli.tools import named_tools
@@ -132,10 +132,7 @@ async def halt(
     async with ledger_of(settings) as ledger:
         if tool is not None:
             await _refuse_misspelt(caller, ledger, tool)
-        try:
-            shown = await ledger.transact(caller.tenant, begin)
-        except HaltError as error:
-            raise WrongUse(str(error)) from error
+        shown = await ledger.transact(caller.tenant, begin)
         with suppress(LedgerUnavailable):  # the halt stands, whatever is known of its scope
             for what in await ledger.transact(caller.tenant, find_unknown_scope, run_id, tool):
                 caller.printer.warn(f"the ledger knows no {what}: is that how it is written?")
@@ -200,15 +197,11 @@ async def lift(
             return Reply(shown, told)
     except HaltError as error:
         raise NotFound(f"{error}; `{command('halts')}` shows those that stand") from error
-    except PrincipalError as error:
-        raise WrongUse(str(error)) from error
 
 
 def read_lifting(settings: Settings) -> Lifting:
     """Return who lifts halts, as the settings and their file of limits say."""
-    with translated():
-        policy = read_halt_policy(settings.limits).lift
-    return Lifting(policy, Assurance(settings.decisions))
+    return Lifting(read_halt_policy(settings.limits).lift, Assurance(settings.decisions))
 
 
 async def vote_and_lift(

@@ -20,7 +20,7 @@ from surehand.activities.ledger.history.reads import list_made
 from surehand.activities.limits_file import Limit, group_values, read_limits
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.cli import options
-from surehand.cli.options import ledger_of, read_settings, read_toolbox, translated
+from surehand.cli.options import ledger_of, read_settings, read_toolbox
 from surehand.cli.printer import Reply, Shape, Table, counted, time_of
 from surehand.process.exits import WrongUse
 from surehand.workflows.canonical_json import canonical_json
@@ -80,8 +80,7 @@ async def try_limits(
     """
     settings = read_settings()
     toolbox = read_toolbox(settings.tool_modules, settings.mcp)
-    with translated():
-        limits = read_limits(str(file), toolbox)
+    limits = read_limits(str(file), toolbox)
     if not limits:
         raise WrongUse(f"limits file {file}: it names no limits: list at least one in `limits`")
     how = toolbox, since, Assurance(settings.decisions)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from surehand.process.exits import ExitCode  # first: it says what to do where nothing is installed
+from surehand.process.exits import (  # first: it says what to do where nothing is installed
+    ExitCode,
+    SurehandError,
+)
 
 # isort: split
 import sys
 
-from surehand.activities.ledger.core.engine import LedgerUnavailable
-from surehand.activities.ledger.core.migrate import DatabaseBehind, NoFolder, migrate, shown
-from surehand.activities.worker.settings import SettingsError, load_settings
+from surehand.activities.ledger.core.migrate import migrate, shown
+from surehand.activities.worker.settings import load_settings
 
 
 def main() -> int:
@@ -20,12 +22,9 @@ def main() -> int:
     try:
         url = load_settings().database_url
         before, after = migrate(url)
-    except (SettingsError, NoFolder) as error:
+    except SurehandError as error:
         print(f"surehand: {error}", file=sys.stderr)
-        return ExitCode.WRONG_USE
-    except (LedgerUnavailable, DatabaseBehind) as error:
-        print(f"surehand: {error}", file=sys.stderr)
-        return ExitCode.NOT_REACHABLE
+        return error.code
     moved = f"{before or 'empty'} -> {after}" if before != after else f"already at {after}"
     print(f"{shown(url)}: {moved}")
     return ExitCode.DONE

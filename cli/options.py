@@ -166,12 +166,9 @@ def _require_right_settings() -> None:
     sources = read_sources()
     if sources.settings.keys() <= JUDGED_HERE:
         return
-    from surehand.activities.worker.settings import SettingsError, judge_settings, missing_settings
+    from surehand.activities.worker.settings import judge_settings, missing_settings
 
-    try:
-        judge_settings(sources, without=missing_settings(sources))
-    except SettingsError as error:
-        raise exits.WrongUse(str(error)) from error
+    judge_settings(sources, without=missing_settings(sources))
 
 
 def duration(text: str) -> timedelta:
@@ -319,65 +316,42 @@ class LedgerRows(Shape):
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn what ``activities/`` raises into one line with the right exit code."""
-    from surehand.activities.artifacts import ArtifactsMisconfigured, ArtifactUnavailable
-    from surehand.activities.ledger.core.engine import LedgerUnavailable
-    from surehand.activities.ledger.core.migrate import DatabaseBehind
-    from surehand.activities.ledger.core.transaction import NoKeys, RunNotFound
-    from surehand.activities.ledger.runs.deletion import CannotKeep, NotPermitted, RunDeleted
-    from surehand.activities.tools.toolbox import ToolboxError
-    from surehand.activities.worker.settings import SettingsError
+    """Turn what the payload codec raises into one line with the right exit code."""
     from surehand.workflows.payload_codec import StoreUnavailable
 
     try:
         yield
-    except RunDeleted as error:
-        raise exits.NoSuchRun(str(error)) from error
-    except RunNotFound as error:
-        raise exits.NoSuchRun(f"run not found: {error.run_id}") from error
-    except (LedgerUnavailable, DatabaseBehind, ArtifactUnavailable) as error:
-        raise exits.NotReachable(str(error)) from error
     except StoreUnavailable as error:
         raise exits.NotReachable(f"the artifact store: {error}") from error
     except KeyErased as error:
         raise exits.NotFound(str(error)) from error
     except NotDecrypted as error:
         raise exits.NotReachable(str(error)) from error
-    except (SettingsError, ToolboxError, ArtifactsMisconfigured, NoKeys) as error:
-        raise exits.WrongUse(str(error)) from error
-    except (CannotKeep, NotPermitted) as error:
-        raise exits.WrongUse(str(error)) from error
 
 
 def read_settings() -> Settings:
     from surehand.activities.worker.settings import load_settings
 
-    with translated():
-        return load_settings()
+    return load_settings()
 
 
 def read_toolbox(modules: Sequence[str], mcp: str) -> Toolbox:
     from surehand.activities.mcp.tools import mcp_tools
     from surehand.activities.tools.toolbox import load_toolbox
 
-    with translated():
-        return load_toolbox(modules, mcp_tools(mcp))
+    return load_toolbox(modules, mcp_tools(mcp))
 
 
 def notifiers_of(settings: Settings) -> str:
-    from surehand.activities.notifiers import NotifiersMisconfigured, load_notifiers, where
+    from surehand.activities.notifiers import load_notifiers, where
 
-    try:
-        return where(load_notifiers(settings))
-    except NotifiersMisconfigured as error:
-        raise exits.WrongUse(str(error)) from error
+    return where(load_notifiers(settings))
 
 
 def open_artifacts(settings: Settings, ledger: Ledger) -> ArtifactStore:
     from surehand.activities.artifacts import ArtifactStore
 
-    with translated():
-        return ArtifactStore(settings.artifacts, ledger, largest_inline=settings.largest_inline)
+    return ArtifactStore(settings.artifacts, ledger, largest_inline=settings.largest_inline)
 
 
 @asynccontextmanager
@@ -433,14 +407,10 @@ async def administration(tenant: str, *, forgets: bool = False) -> AsyncIterator
     """
     from surehand.activities.ledger.core.engine import forget_log
     from surehand.activities.ledger.people import principals as transactions
-    from surehand.activities.ledger.people.principals import PrincipalError
 
     async with ledger_of(read_settings()) as ledger:
-        try:
-            with transactions.open_administration(ledger, tenant) as tx:
-                yield tx
-        except PrincipalError as error:
-            raise exits.WrongUse(str(error)) from error
+        with transactions.open_administration(ledger, tenant) as tx:
+            yield tx
         if forgets:
             await asyncio.to_thread(forget_log, ledger.engine)
 

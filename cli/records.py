@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.history import reads
-from surehand.activities.ledger.history.recordings import NoSuchEvent, rebuild_checkpoint
+from surehand.activities.ledger.history.recordings import rebuild_checkpoint
 from surehand.activities.ledger.runs import checkpoints
 from surehand.activities.ledger.runs.checkpoints import CheckpointError, SavedCheckpoint
 from surehand.cli import options
@@ -384,10 +384,7 @@ async def _read_live(caller: Caller, run_id: str) -> dict[str, Any]:
 
 async def _read_past(caller: Caller, run_id: str, seq: int | None) -> dict[str, Any]:
     async with ledger_of(read_settings()) as ledger:
-        try:
-            found = await ledger.transact(caller.tenant, rebuild_checkpoint, run_id, seq)
-        except NoSuchEvent as error:
-            raise WrongUse(str(error)) from error
+        found = await ledger.transact(caller.tenant, rebuild_checkpoint, run_id, seq)
     return found.model_dump(mode="json")
 
 

@@ -224,10 +224,7 @@ async def erase(caller: options.Actor, run: options.Run, reason: options.Reason 
         raise WrongUse(f"--reason: at most {LONGEST} characters")
     run_id, by = caller.run_id(run), caller.settings.user
     async with administration(caller.tenant, forgets=True) as tx:
-        try:
-            done = keys.erase_run(tx, run_id, by=by, because=reason)
-        except keys.NotErasable as error:
-            raise WrongUse(str(error)) from error
+        done = keys.erase_run(tx, run_id, by=by, because=reason)
     shown = RunErased(run_id=run_id, erased_by=by, reason=reason, **asdict(done))
     more = f" and {counted(len(done.runs) - 1, 'child run')}" if len(done.runs) > 1 else ""
     lines = [

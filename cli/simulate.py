@@ -17,7 +17,6 @@ from surehand.activities.effects.prepare import PreparedCall, prepare_params
 from surehand.activities.expressions import RuleBroken, condition_holds, holds, of_run
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.history.recordings import (
-    NoSuchEvent,
     RunAt,
     find_key_entry,
     read_run_at,
@@ -104,10 +103,7 @@ async def simulate_run(
     run_id = caller.run_id(run)
     toolbox = named_tools(caller)
     async with ledger_of(read_settings()) as ledger:
-        try:
-            start = await ledger.transact(caller.tenant, read_run_at, run_id, seq)
-        except NoSuchEvent as error:
-            raise WrongUse(str(error)) from error
+        start = await ledger.transact(caller.tenant, read_run_at, run_id, seq)
         plan = change_plan(start, changes, toolbox)
         walk = PlanWalk(start, plan, ledger, toolbox)
         with translated():

@@ -15,7 +15,6 @@ import typer
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.transaction import Transaction
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.quotas import Limits, QuotaUse, change_limits, read_quotas
 from surehand.activities.ledger.runs import keys as rows
 from surehand.activities.ledger.runs.keys import add_tenant, cell_of_tenant, knows_tenant
@@ -26,7 +25,7 @@ from surehand.cli.options import Caller, administration, ledger_of, read_setting
 from surehand.cli.printer import Reply, Shape, Styled, Table, counted, shown_time, table_or, time_of
 from surehand.process.ciphers import KeyRing, add_to_file, new_key, read_key_ring
 from surehand.process.exits import NotReachable, WrongUse
-from surehand.process.settings import KEYS, PREFIX, Cells, CellsError, read_cells, routed
+from surehand.process.settings import KEYS, PREFIX, Cells, read_cells, routed
 from surehand.workflows.contracts.base import Quota
 from surehand.workflows.payload_codec import KeyUnavailable
 
@@ -262,11 +261,8 @@ def _find_cell(caller: Caller) -> tuple[Cells, str]:
     file = caller.environment.get(f"{PREFIX}CELLS")
     if not file:
         raise WrongUse("there is one cell: SUREHAND_CELLS names no file")
-    try:
-        cells = read_cells(Path(file))
-        return cells, cells.cell_of(caller.tenant)
-    except CellsError as error:
-        raise WrongUse(str(error)) from error
+    cells = read_cells(Path(file))
+    return cells, cells.cell_of(caller.tenant)
 
 
 #: Keys of runs that a rotation cannot read before it takes whatever has wrapped them for away.
@@ -361,8 +357,6 @@ async def _rewrap_keys(ledger: Ledger, ring: KeyRing, tenant: str) -> tuple[int,
             after = page[-1].run_id
         if lost:
             raise lost[-1]
-    except PrincipalError as error:
-        raise WrongUse(str(error)) from error
     except KeyUnavailable as error:
         raise NotReachable(
             f"{counted(len(lost), 'key')} of runs cannot be read, {rotated} wrapped again: {error}"

@@ -10,7 +10,7 @@ import typer
 from pydantic import JsonValue
 
 from surehand.cli import options
-from surehand.cli.options import Caller, translated
+from surehand.cli.options import Caller
 from surehand.cli.printer import Reply, Shape, Table, counted, table_or
 from surehand.client.plan_file import load_plan
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
@@ -146,16 +146,9 @@ def module_problems(caller: Caller, plan: Plan) -> tuple[list[PlanError], list[s
 
 
 def _workflow_names(modules: list[str]) -> list[str]:
-    from surehand.activities.tools.toolbox import (
-        WorkflowModulesError,
-        load_workflows,
-        workflow_name,
-    )
+    from surehand.activities.tools.toolbox import load_workflows, workflow_name
 
-    try:
-        return [str(workflow_name(one)) for one in load_workflows(modules)]
-    except WorkflowModulesError as error:
-        raise WrongUse(str(error)) from error
+    return [str(workflow_name(one)) for one in load_workflows(modules)]
 
 
 def _plans_inside(plan: Plan, inside: str = "") -> Iterator[tuple[str, Plan]]:
@@ -301,8 +294,7 @@ async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
         if (one.full in named if tools else one.state == "not pinned") and one.state != "pinned"
     ]
     if chosen:
-        with translated():
-            write_pins(reviewed, chosen)
+        write_pins(reviewed, chosen)
     pinned = {one.full: str(one.digest) for one in chosen}
     lines = [f"Pinned {name}: {digest}" for name, digest in pinned.items()]
     nothing = [f"Nothing to pin: {reviewed.path} names no tool without a pin"]
@@ -314,12 +306,11 @@ async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
 
 
 async def _ask_servers(caller: Caller) -> tuple[Reviewed, Offered]:
-    with translated():
-        from surehand.activities.mcp.calls import ask_servers
-        from surehand.activities.mcp.server_file import read_file
+    from surehand.activities.mcp.calls import ask_servers
+    from surehand.activities.mcp.server_file import read_file
 
-        reviewed = read_file(Path(caller.environment.get(MCP_SETTING) or _DEFAULT))
-        return reviewed, await ask_servers(reviewed)
+    reviewed = read_file(Path(caller.environment.get(MCP_SETTING) or _DEFAULT))
+    return reviewed, await ask_servers(reviewed)
 
 
 def _show_tool(one: SeenTool) -> McpToolSeen:

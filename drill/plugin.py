@@ -60,7 +60,6 @@ class Drill:
         Raises:
             SurehandError: It cannot be drilled so; the message says why.
         """
-        from surehand.cli.options import translated
         from surehand.cli.printer import Printer
         from surehand.drill.request import DrillRequest
         from surehand.drill.suite import Suite
@@ -80,8 +79,7 @@ class Drill:
         )
         say = Printer(json_output=False).say  # what tools and runs say is written out
         suite = Suite(request, self._environment, client_settings(own), own, say)
-        with translated():
-            return asyncio.run(suite.run())
+        return asyncio.run(suite.run())
 
 
 @pytest.fixture(scope="session")

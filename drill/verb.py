@@ -100,7 +100,6 @@ def drill(
       --world surehand.examples.shop.drill:world \
       --fresh surehand.examples.shop.drill:fresh
     """
-    from surehand.cli.options import translated
     from surehand.drill.environment import prepare_drill, require_tools
     from surehand.drill.people import APPROVER
     from surehand.drill.suite import Suite
@@ -120,7 +119,7 @@ def drill(
     end_by_signal_in_order()
     say, variables = caller.printer.say, caller.environment
     require_tools(variables)
-    with translated(), prepare_drill(variables, database=database, say=say) as environment:
+    with prepare_drill(variables, database=database, say=say) as environment:
         server = environment.temporal.get("TEMPORAL_ADDRESS", "the profile's server")
         where = "an embedded server" if environment.embedded else server
         say(f"Drilling {request.plan_name} on {where}; {APPROVER!r} approves what waits")
@@ -186,7 +185,6 @@ def try_agent(
 
     Example: surehand try surehand.examples.agents.clerk:clerk --reads get_order
     """
-    from surehand.cli.options import translated
     from surehand.drill.agent_comparison import Comparison, describe_comparison
     from surehand.drill.bare_agent import Agent
     from surehand.drill.environment import prepare_drill
@@ -204,7 +202,7 @@ def try_agent(
     )
     end_by_signal_in_order()
     say, variables = caller.printer.say, caller.environment
-    with translated(), prepare_drill(variables, database=None, say=say) as environment:
+    with prepare_drill(variables, database=None, say=say) as environment:
         comparison = Comparison(tried, environment, caller.settings, variables, say)
         found = asyncio.run(comparison.run())
     return _tell_report(caller, found, found.ok, list(describe_comparison(found)), report)

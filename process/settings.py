@@ -97,11 +97,11 @@ _LEDGER: Final = "SUREHAND_DATABASE_URL"
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-class SourceError(WrongUse):
-    """A file cannot be read, or says one thing twice; the message names it."""
+class SettingsError(WrongUse):
+    """A setting is unknown, missing or wrong; the message names it and says what to do."""
 
 
-class CellsError(SourceError):
+class CellsError(SettingsError):
     """The file of cells cannot be used; the message names it and says what is wrong."""
 
 
@@ -299,7 +299,7 @@ def read_sources(
     try:
         dotenv = {name: value or "" for name, value in dotenv_values(env_file).items()}
     except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{env_file} cannot be read: {error}") from error
+        raise SettingsError(f"{env_file} cannot be read: {error}") from error
     environment, settings = {**dotenv, **environ}, dict[str, Given]()
     for origin, variables in ((str(env_file), dotenv), (ENVIRONMENT, environ)):
         for name, value in variables.items():

@@ -30,7 +30,7 @@ from surehand.activities.tools.failures import (
 )
 from surehand.activities.tools.tool import ToolContext
 from surehand.process.files import replace_whole
-from surehand.process.settings import NotLoaded, load_extra
+from surehand.process.settings import load_extra
 from surehand.workflows.canonical_json import NotCanonical, digest
 from surehand.workflows.plain_text import plain
 
@@ -54,11 +54,8 @@ _REFUSED: Final = (-32601, -32602)
 
 def sdk() -> ModuleType:
     """Return what connects, which needs the SDK: an extra, imported when it is first used."""
-    try:
-        module, need = "surehand.activities.mcp.connection", "SUREHAND_MCP needs the MCP SDK"
-        return load_extra(module, "mcp", need)
-    except NotLoaded as error:
-        raise server_file.McpFileError(str(error)) from error
+    module, need = "surehand.activities.mcp.connection", "SUREHAND_MCP needs the MCP SDK"
+    return load_extra(module, "mcp", need)
 
 
 def changed(full: str, reviewed: Definition, offered: Definition | None) -> str | None:

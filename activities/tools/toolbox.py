@@ -34,6 +34,7 @@ from surehand.activities.tools.tool import (
     ToolFunction,
     Undo,
 )
+from surehand.process.exits import WrongUse
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.effects import UndoSpec, UndoTool
 from surehand.workflows.contracts.tools import MODEL, Effect, Recovery, ToolSpec
@@ -61,8 +62,8 @@ LONGEST_NAME: Final = 120
 LONGEST_VERSION: Final = 40
 
 
-class ToolboxError(Exception):
-    """A tool module cannot be used; the message says which, where and what to do."""
+class ToolboxError(WrongUse):
+    """A module of the user's cannot be used; the message says which, where and what to do."""
 
 
 def derive_recovery(
@@ -439,12 +440,11 @@ def _uses(code: ast.AST, context: str) -> bool:
 _PASSTHROUGH: Final = "SUREHAND_SANDBOX_PASSTHROUGH"
 
 
-class WorkflowModulesError(Exception):
-    """A module that cannot be loaded, or defines no workflow of ours."""
-
-
 def load_workflows(modules: Iterable[str]) -> list[type[BaseRun]]:
-    """Import the named modules and return the workflow classes that they define."""
+    """Import the named modules and return the workflow classes that they define.
+
+    Raises ``ToolboxError``.
+    """
     # Here: who only defines tools does not load the engine of runs.
     from surehand.workflows.names import MODEL_RUN, WORKFLOW
     from surehand.workflows.run.agent_run import BaseRun
@@ -456,7 +456,7 @@ def load_workflows(modules: Iterable[str]) -> list[type[BaseRun]]:
             module = importlib.import_module(module_name)
         except (Exception, SystemExit) as error:
             reason = f"cannot be imported: {type(error).__name__}: {error}"
-            raise WorkflowModulesError(f"{where} {reason}") from error
+            raise ToolboxError(f"{where} {reason}") from error
         own = {
             workflow_name(value): value
             for value in vars(module).values()
@@ -466,11 +466,11 @@ def load_workflows(modules: Iterable[str]) -> list[type[BaseRun]]:
         }
         if not own:
             reason = "defines no workflow: a class of CodeRun with @workflow.defn"
-            raise WorkflowModulesError(f"{where} {reason}")
+            raise ToolboxError(f"{where} {reason}")
         for name, class_ in own.items():
             assert name is not None
             if name in (WORKFLOW, MODEL_RUN) or found.get(name, class_) is not class_:
-                raise WorkflowModulesError(f"{where}: there is a workflow {name!r} already")
+                raise ToolboxError(f"{where}: there is a workflow {name!r} already")
             found[name] = class_
     return list(found.values())
 
@@ -483,7 +483,7 @@ def pass_through(modules: Sequence[str]) -> Sequence[str]:
         except (ImportError, ValueError):
             found = None
         if found is None:
-            raise WorkflowModulesError(
+            raise ToolboxError(
                 f"setting {_PASSTHROUGH}: there is no module {name!r}: it must be installed, or lie"
                 " on PYTHONPATH"
             )
@@ -505,7 +505,7 @@ def naming_what_the_sandbox_refuses(own: Iterable[type[BaseRun]]) -> Iterator[No
         if of is None or refused is None:
             raise
         reason = " ".join(f"{type(refused).__name__}: {refused}".split())
-        raise WorkflowModulesError(
+        raise ToolboxError(
             f"workflow {name} cannot be loaded into Temporal's sandbox; if what it imports is"
             f" deterministic, add {_imported_by(of, refused)} to {_PASSTHROUGH}: {reason}"
         ) from error

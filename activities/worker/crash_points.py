@@ -38,10 +38,6 @@ READ_POINTS: Final = (
 DURING: Final = 0.2  # seconds
 
 
-class CrashSettingError(ValueError):
-    """``SUREHAND_CRASH_AT`` is not ``tool:point`` or ``tool:point@step``."""
-
-
 @dataclass(frozen=True)
 class Crash:
     """Kills this process with SIGKILL at one point of one tool's calls; normally nowhere.
@@ -64,7 +60,8 @@ class Crash:
     def parse(cls, setting: str, once: str = "", by: Signals = Signals.SIGKILL) -> Crash:
         """Return the crash that ``tool:point`` or ``tool:point@step`` names.
 
-        An empty setting never crashes. ``once``: the file that makes it the only crash.
+        An empty setting never crashes. ``once``: the file that makes it the only crash. Raises
+        ``ValueError``.
         """
         if not setting:
             return cls()
@@ -72,7 +69,7 @@ class Crash:
         point, at, step = place.partition("@")
         if not tool or point not in list(CrashPoint) or (at and not step):
             points = ", ".join(CrashPoint)
-            raise CrashSettingError(
+            raise ValueError(
                 f"{setting!r} is not tool:point or tool:point@step, points are {points}"
             )
         return cls(tool, CrashPoint(point), step, Path(once) if once else None, by)

@@ -38,7 +38,7 @@ from surehand.process.settings import (
     DEFAULT_TASK_QUEUE,
     ENV_FILE,
     PREFIX,
-    SourceError,
+    SettingsError,
     Sources,
     read_sources,
 )
@@ -60,10 +60,6 @@ _ADDRESS: Final = re.compile(r"(|[0-9.]+:[0-9]+|\[[0-9a-fA-F:]+\]:[0-9]+)")
 _DATABASES: Final = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 #: For `judge_settings(without=...)`.
 _PLACEHOLDERS: Final = {"database_url": "sqlite:///none"}
-
-
-class SettingsError(Exception):
-    """A setting is unknown, missing or wrong; the message names it and says what to do."""
 
 
 def _split(value: object) -> object:
@@ -312,10 +308,7 @@ class Settings(BaseModel):
 
 def load_settings(environ: Mapping[str, str] | None = None, env_file: Path = ENV_FILE) -> Settings:
     """Read the settings. Raises ``SettingsError``."""
-    try:
-        return judge_settings(read_sources(environ, env_file))
-    except SourceError as error:
-        raise SettingsError(str(error)) from error
+    return judge_settings(read_sources(environ, env_file))
 
 
 def missing_settings(sources: Sources) -> list[str]:

@@ -29,8 +29,8 @@ from temporalio.runtime import (
     TelemetryFilter,
 )
 
-from surehand.activities.worker.settings import SettingsError
-from surehand.process.settings import PREFIX
+from surehand.process.exits import WrongUse
+from surehand.process.settings import PREFIX, SettingsError
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts import tools
 from surehand.workflows.contracts.effects import Compensate
@@ -238,7 +238,7 @@ def _find_variable(environ: Mapping[str, str], what: str) -> tuple[str, str] | N
     return next(((name, environ[name]) for name in names if environ.get(name)), None)
 
 
-class AddressError(Exception):
+class AddressError(WrongUse):
     """An endpoint cannot listen where it was told to."""
 
     def __init__(self, what: str, address: str, reason: str) -> None:

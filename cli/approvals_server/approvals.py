@@ -36,7 +36,7 @@ from surehand.activities.ledger.core.tables import has_expired
 from surehand.activities.ledger.halts import Halt, list_under_way
 from surehand.activities.ledger.history.run_display import OneApproval
 from surehand.activities.ledger.people.principals import Key, Principal
-from surehand.activities.ledger.runs.deletion import RunDeleted, keep_run
+from surehand.activities.ledger.runs.deletion import keep_run
 from surehand.cli.approvals_server.pages import as_text, iso, page, rough_left, time_left
 from surehand.cli.approvals_server.sign_in import digest_of
 from surehand.client.messages import LONGEST_APPROVAL_ID
@@ -467,10 +467,7 @@ class SecretReads:
         async with self._recording:
             if known in self._known:
                 return
-            try:
-                await self._ledger.transact(self._tenant, write_if_kept)
-            except RunDeleted as error:
-                raise WrongUse(str(error)) from error
+            await self._ledger.transact(self._tenant, write_if_kept)
             self._known[known] = None
             if len(self._known) > _MOST_READS:
                 self._known.popitem(last=False)

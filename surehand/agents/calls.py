@@ -28,6 +28,7 @@ from surehand.activities.tools.failures import (
     Transient,
     read_retry_after,
 )
+from surehand.activities.tools.toolbox import ToolboxError
 from surehand.workflows.contracts.base import ARTIFACT, as_artifact
 from surehand.workflows.names import provider_names
 from surehand.workflows.plain_text import plain
@@ -48,16 +49,15 @@ PASSED_THROUGH: Final = (
 )
 
 
-class AgentsError(Exception):
-    """A module of agents cannot be loaded; the message says which, and why."""
-
-
 #: What plans may name, by ``module:name``: what the worker's modules hold.
 _NAMED: Final[dict[str, Any]] = {}
 
 
 def load_agents(modules: Iterable[str]) -> None:
-    """Import the named modules: plans may name what is in them, and nothing else."""
+    """Import the named modules: plans may name what is in them, and nothing else.
+
+    Raises ``ToolboxError``.
+    """
     _NAMED.clear()
     for module_name in modules:
         try:
@@ -65,7 +65,7 @@ def load_agents(modules: Iterable[str]) -> None:
         except (Exception, SystemExit) as error:
             where = f"agent module {module_name!r} (SUREHAND_AGENT_MODULES)"
             reason = f"cannot be imported: {type(error).__name__}: {error}"
-            raise AgentsError(f"{where} {reason}") from error
+            raise ToolboxError(f"{where} {reason}") from error
         _NAMED.update({f"{module_name}:{name}": value for name, value in vars(module).items()})
 
 

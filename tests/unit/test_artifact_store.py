@@ -9,9 +9,10 @@ from typing import Final
 
 import pytest
 
-from surehand.activities.artifacts import ArtifactsMisconfigured, ArtifactStore, ArtifactUnavailable
+from surehand.activities.artifacts import ArtifactStore, ArtifactUnavailable
 from surehand.activities.ledger.core.store import Ledger, TenantInvalid
 from surehand.process import blobs
+from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.base import ARTIFACT, Artifact
 from surehand.workflows.payload_codec import StoreUnavailable
 from tests.ledger.scene import LARGEST_INLINE
@@ -131,5 +132,5 @@ async def test_up_to_8_kib_of_json_stay_inline(ledger: Ledger, tmp_path: Path) -
 
 
 def test_a_store_that_cannot_be_is_named(ledger: Ledger) -> None:
-    with pytest.raises(ArtifactsMisconfigured, match="nonsense://x"):
+    with pytest.raises(WrongUse, match="nonsense://x"):
         ArtifactStore("nonsense://x", ledger, largest_inline=LARGEST_INLINE)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from surehand.activities.worker.settings import SettingsError, load_settings
+from surehand.activities.worker.settings import load_settings
 from surehand.process.connect import find_target
 from surehand.process.settings import (
     CellsError,
     OwnCell,
-    SourceError,
+    SettingsError,
     client_settings,
     read_cells,
     read_environment,
@@ -125,7 +125,7 @@ def test_a_wrong_file_is_refused_in_one_line(
     file: Path, nowhere: Path, text: str, says: str
 ) -> None:
     file.write_text(text)
-    with pytest.raises(SourceError) as refused:
+    with pytest.raises(SettingsError) as refused:
         read_sources({"SUREHAND_CELLS": str(file)}, nowhere)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)

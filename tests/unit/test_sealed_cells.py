@@ -21,7 +21,6 @@ from surehand.activities.ledger.core.tables import (
     runs,
     steps,
 )
-from surehand.activities.ledger.core.transaction import NoKeys
 from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.effects.interventions import must_be_told, tell_replayers
 from surehand.activities.ledger.effects.reconcile import settle_intervention
@@ -46,6 +45,7 @@ from surehand.activities.ledger.steps.entries import (
 )
 from surehand.activities.run_keys import Hashes, LedgerKeys
 from surehand.process.ciphers import KeyRing, RunKey, new_key
+from surehand.process.exits import WrongUse
 from surehand.verify import find_erasure, verify_chain
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
@@ -167,7 +167,7 @@ async def test_a_cell_of_another_tenants_run_is_refused(sealed: Ledger) -> None:
 
 async def test_without_keys_a_sealed_value_is_refused(sealed: Ledger, ledger_url: str) -> None:
     async with open_ledger(ledger_url) as ledger:
-        with pytest.raises(NoKeys, match="SUREHAND_KEY_ENCRYPTION_KEYS is not set here"):
+        with pytest.raises(WrongUse, match="SUREHAND_KEY_ENCRYPTION_KEYS is not set here"):
             await ledger.transact(TENANT, lambda tx: tx.one(rows_of(runs, run_id=RUN)))
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from surehand.activities.worker.settings import SettingsError, load_settings
-from surehand.process.settings import read_sources
+from surehand.activities.worker.settings import load_settings
+from surehand.process.settings import SettingsError, read_sources
 
 DATABASE = "sqlite:///ledger.db"
 GIVEN = {"SUREHAND_DATABASE_URL": DATABASE}

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from temporalio.runtime import MetricBuffer, Runtime, TelemetryConfig
 
-from surehand.activities.worker.settings import SettingsError
 from surehand.activities.worker.telemetry import BUCKETS, Metrics, find_receiver, shown
+from surehand.process.settings import SettingsError
 
 ANY = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://any:4318/"}
 TRACES = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://ann:secret@own:4318/in"}

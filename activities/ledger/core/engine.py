@@ -35,6 +35,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from surehand.activities.ledger.core.statements import run_sql
 from surehand.process import clock
+from surehand.process.exits import NotReachable
 from surehand.process.program import command
 from surehand.workflows.identity import tenant_problem
 
@@ -85,7 +86,7 @@ _POSTGRES_LOCK: Final = "pg_advisory_xact_lock{}(hashtextextended(%s, 0))"
 _POSTGRES_TRY: Final = "pg_try_advisory_xact_lock{}(hashtextextended(%s, 0))"
 
 
-class LedgerUnavailable(Exception):
+class LedgerUnavailable(NotReachable):
     """The database cannot be reached or did not answer; whether it committed is unknown."""
 
 

@@ -16,6 +16,7 @@ from surehand.activities.ledger.core.engine import (
     require_fit,
     without_passwords,
 )
+from surehand.process.exits import NotReachable, WrongUse
 from surehand.process.program import command as our_command
 
 _MIGRATIONS: Final = Path(__file__).resolve().parents[1] / "migrations"
@@ -23,12 +24,8 @@ _MIGRATIONS: Final = Path(__file__).resolve().parents[1] / "migrations"
 OWN_FOLDER: Final = ".surehand"
 
 
-class DatabaseBehind(Exception):
+class DatabaseBehind(NotReachable):
     """The database is not at the newest migration that this version knows."""
-
-
-class NoFolder(Exception):
-    """The folder in which a SQLite file is to be made is not there."""
 
 
 def _known_revisions() -> list[str]:
@@ -113,7 +110,7 @@ def _make_own_folder(folder: Path) -> None:
     if folder.name == OWN_FOLDER and folder.absolute().parent.is_dir():
         folder.mkdir(exist_ok=True)
     if not folder.is_dir():
-        raise NoFolder(
+        raise WrongUse(
             f"there is no folder {folder.absolute()} (SUREHAND_DATABASE_URL): make it, or mend the"
             " path"
         )

@@ -39,6 +39,7 @@ from surehand.activities.ledger.core.statements import (
     update_rows,
 )
 from surehand.activities.ledger.core.tables import events, runs
+from surehand.process.exits import NoSuchRun, WrongUse
 from surehand.process.settings import KEYS
 from surehand.workflows.canonical_json import canonical_json, digest
 from surehand.workflows.contracts.base import ChainHead
@@ -53,19 +54,11 @@ def event_hash(previous: str, event: dict[str, Any]) -> str:
     return "sha256:" + hashlib.sha256(previous.encode() + b"\n" + canonical_json(event)).hexdigest()
 
 
-class RunNotFound(Exception):
+class RunNotFound(NoSuchRun):
     """There is no such run in this tenant."""
 
     def __init__(self, run_id: str) -> None:
-        super().__init__(f"run {run_id!r} not found")
-        self.run_id = run_id
-
-
-class NoKeys(Exception):
-    """Rows are sealed, and this process has no key-encryption keys."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} is encrypted, and {KEYS} is not set here")
+        super().__init__(f"run not found: {run_id}")
 
 
 class Observer(Protocol):
@@ -318,7 +311,10 @@ class Transaction:
                 row[name] = value.stored if isinstance(value, Members) else value
             return found
         if self.keys is None:
-            raise NoKeys(f"what run {next(iter(closed[0][2].roots()))} has sent and kept")
+            root = next(iter(closed[0][2].roots()))
+            raise WrongUse(
+                f"what run {root} has sent and kept is encrypted, and {KEYS} is not set here"
+            )
         missing = {root for _, _, value in closed for root in value.roots()}
         missing = {root for root in missing if self.keys(root) is None}
         if missing:

@@ -30,6 +30,7 @@ from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.steps import foreign
 from surehand.activities.ledger.steps.attempts import NO
 from surehand.activities.ledger.steps.entries import Entry
+from surehand.process.exits import WrongUse
 from surehand.verify import EffectsPast, take_effect
 from surehand.workflows.contracts.base import ForeignContent
 from surehand.workflows.contracts.runs import Checkpoint, PendingCall, SideEffect
@@ -184,7 +185,7 @@ def _is_final(body: Mapping[str, Any], step: Step | None) -> bool:
     return body.get("action") is None and (instead is None or body["tool"] == instead.tool)
 
 
-class NoSuchEvent(ValueError):
+class NoSuchEvent(WrongUse):
     """The run has no event of that number; the message says how many it has."""
 
 

@@ -27,13 +27,14 @@ from surehand.activities.ledger.core.tables import (
     principal_keys,
     principals,
 )
+from surehand.process.exits import WrongUse
 from surehand.verify import Passkey
 from surehand.workflows.plan.references import value_at
 
 Kind = Literal["role", "permission"]
 
 
-class PrincipalError(Exception):
+class PrincipalError(WrongUse):
     """A change of principals that cannot be made; the message says why."""
 
 

@@ -42,6 +42,7 @@ from surehand.activities.ledger.core.tables import (
 from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.steps.acting import EVERY_STEP, bar_name
 from surehand.activities.ledger.steps.entries import NO_IDENTITY
+from surehand.process.exits import WrongUse
 from surehand.workflows.identity import root_run_id
 
 #: PostgreSQL's SQLSTATE for a role that may not.
@@ -85,11 +86,11 @@ class RunDeleted(RunNotFound):
         self.args = (message,)
 
 
-class CannotKeep(Exception):
+class CannotKeep(WrongUse):
     """What is to be kept is being deleted already, or is gone; or nobody keeps it."""
 
 
-class NotPermitted(Exception):
+class NotPermitted(WrongUse):
     """The database's role may not delete; the message says which one may."""
 
 

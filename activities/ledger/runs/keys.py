@@ -32,6 +32,7 @@ from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.runs import deletion
 from surehand.activities.ledger.steps.entries import NO_IDENTITY
 from surehand.process.ciphers import Wrapped
+from surehand.process.exits import WrongUse
 from surehand.workflows.identity import root_run_id
 
 #: Keys that one transaction of a rotation looks at.
@@ -133,7 +134,7 @@ def add_tenant(tx: Transaction, cell: str, actor: str) -> None:
         )
 
 
-class NotErasable(Exception):
+class NotErasable(WrongUse):
     """A run cannot be erased now, or at all; the message says why, and what to do."""
 
 
