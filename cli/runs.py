@@ -202,7 +202,8 @@ async def follow_run(
     printer: Printer, connection: Connection, run_id: str
 ) -> Reply | exits.ExitCode:
     """Print the run's timeline as it goes on, until it ends; return how it ended."""
-    watch = TimelineWatch(printer, only_lines=True)
+    asks = connection if printer.attended and not printer.json_output else None
+    watch = TimelineWatch(printer, asks, only_lines=True)
     try:
         result = await outcome.until_settled(connection, run_id, watch, stay=True)
     except asyncio.CancelledError:

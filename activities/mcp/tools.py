@@ -107,7 +107,8 @@ def _tool(reviewed: Reviewed, server_name: str, name: str) -> tool.Tool:
     full, where = f"{server_name}.{name}", f"{reviewed.path}: servers.{server_name}.tools.{name}"
     definition = reviewed.definitions.get(full)
     if definition is None:
-        raise McpFileError(f"{where}: has no pin: `surehand mcp list`, then `surehand mcp pin`")
+        how = "review it with `surehand mcp list`, then run `surehand mcp pin`"
+        raise McpFileError(f"{where}: has no pin: {how}")
     if (problem := server_file.definition_problem(definition)) is not None:
         raise McpFileError(f"{where}: {problem}")
     call = McpCall(server_name, server, name, said, definition)

@@ -32,7 +32,7 @@ from surehand.workflows.contracts.base import Artifact, StepState, TimelineLine,
 from surehand.workflows.contracts.runs import RunView, StepView
 from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.plan.plan import Goto, Plan, Step
-from surehand.workflows.plan.references import ancestors
+from surehand.workflows.plan.references import REFERENCE, ancestors
 
 #: The states of runs and steps in words, each with how it is coloured.
 _STATES: Final = {
@@ -248,7 +248,7 @@ def _describe_step(step: Step) -> str:
     if step.plan is not None:
         return step.plan.name
     if step.ask is not None:
-        return step.ask.question
+        return REFERENCE.sub("…", step.ask.question)
     return step.tool if step.wait is None else step.wait.event
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -44,6 +45,23 @@ def test_a_timeline_ends_with_its_run(starter: Starter, verbs: Verbs, new_run: N
     assert [json.loads(line) for line in lines] == timeline
     assert len(timeline) > 2
     assert code == 0
+
+
+def test_on_a_terminal_what_the_run_waits_for_comes_with_its_commands(
+    starter: Starter, verbs: Verbs, new_run: NewRun
+) -> None:
+    run = new_run()
+    terminal, its_end = os.openpty()
+    command = starter.command("show", run.name, "--follow")
+    with subprocess.Popen(command, env=starter.environment, stdout=its_end) as following:
+        os.close(its_end)
+        said = b""
+        while f"approve {run.name}/".encode() not in said:
+            said += os.read(terminal, 4096)  # it raises once the command has ended
+        verbs.approve(run.name)
+
+    os.close(terminal)
+    assert following.returncode == 0
 
 
 def test_ctrl_c_leaves_the_run_alone(starter: Starter, verbs: Verbs, new_run: NewRun) -> None:

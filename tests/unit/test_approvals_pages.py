@@ -184,6 +184,15 @@ def test_each_step_names_its_state_and_what_it_waits_for_but_not_what_that_impli
     assert steps["refund"]["jumps"] == [{"to": "note", "on": ["on_failure"]}]
 
 
+def test_what_a_question_takes_from_other_steps_is_left_open_in_the_list_of_steps() -> None:
+    asking = {"id": "why", "ask": {"question": "Refund ${order.amount} to them?"}}
+    plan = Plan.model_validate({"steps": [{"id": "order", "tool": "t"}, asking]})
+
+    _, step = list_steps(plan, [])
+
+    assert step["does"] == "Refund … to them?"
+
+
 def test_steps_that_no_plan_names_are_listed_behind_the_others() -> None:
     views = [StepView(id="turn-1.2", tool="bank.pay", state=StepState.RUNNING)]
     steps = list_steps(plan_of({"id": "a"}), views)

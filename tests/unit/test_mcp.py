@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 import mcp_types
 import pytest
 import yaml
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from surehand.activities.mcp import connection
 from surehand.activities.mcp.calls import McpCall, changed, in_words, sides
@@ -35,7 +36,7 @@ from surehand.activities.tools.tool import ToolContext
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.run.run_records import StepFailed
+from surehand.workflows.run.run_records import StepFailed, reason_of
 from surehand.workflows.run.step_rules import waits_for_a_way_out
 
 REVIEWED: Final[dict[str, Any]] = {
@@ -111,6 +112,20 @@ def test_what_is_as_it_was_reviewed_has_not_changed() -> None:
 def test_unreviewed_tools_are_for_people(error: Permanent, type_: ErrorType) -> None:
     failure = classify(error)
     assert (failure.failure_class, failure.final_type) == (FailureClass.PERMANENT, type_)
+
+
+@pytest.mark.parametrize(
+    ("type_", "told"),
+    [
+        (ErrorType.NOT_AS_REVIEWED, "NotAsReviewed: changed"),
+        (ErrorType.TOOL_FAILED, "NotAsReviewed: changed (ToolFailed)"),
+    ],
+)
+def test_why_a_call_has_failed_names_its_type_once(type_: ErrorType, told: str) -> None:
+    names = dict.fromkeys(("identity", "activity_type", "activity_id"), "")
+    failed = ActivityError("", scheduled_event_id=1, started_event_id=2, retry_state=None, **names)
+    failed.__cause__ = ApplicationError("NotAsReviewed: changed", type=type_)
+    assert reason_of(failed) == told
 
 
 @pytest.mark.parametrize("on_failure", ["compensate", "continue", "pause"])

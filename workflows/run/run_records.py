@@ -336,7 +336,8 @@ def reason_of(error: Exception) -> str:
         return f"{type(error).__name__}: {error}"
     cause = error.cause
     if isinstance(cause, ApplicationError):
-        return f"{cause.message} ({cause.type})"
+        named = cause.message.startswith(f"{cause.type}: ")
+        return cause.message if named else f"{cause.message} ({cause.type})"
     return str(cause or error)
 
 
