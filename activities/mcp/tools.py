@@ -155,7 +155,10 @@ def _tool(reviewed: Reviewed, server_name: str, name: str) -> tool.Tool:
 
 
 #: Where a schema has one of these, its properties may not be all that there is.
-_SAYS_MORE: Final = {"$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties"}
+_SAYS_MORE: Final = {
+    *("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if"),
+    *("patternProperties", "dependentSchemas"),
+}
 
 
 def _require_paths(where: str, said: McpTool, facts: Mapping[str, Any]) -> None:

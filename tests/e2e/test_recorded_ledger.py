@@ -31,6 +31,23 @@ def ledger_url(tmp_path: Path) -> str:
     return url
 
 
+def schema_of(url: str) -> set[tuple[str, str, tuple[str, ...]]]:
+    """Return what a ledger is made of; the order of columns and rules may differ."""
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as rows:
+        made = rows.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL")
+        return {
+            (type_, name, tuple(sorted(line.strip(" \t,") for line in sql.splitlines())))
+            for type_, name, sql in made
+        }
+
+
+def test_migrated_a_recorded_ledger_is_made_as_a_new_one(ledger_url: str, tmp_path: Path) -> None:
+    new = f"sqlite:///{tmp_path / 'new.db'}"
+    migrate(new)
+
+    assert schema_of(ledger_url) == schema_of(new)
+
+
 async def test_each_run_of_a_recorded_ledger_is_whole_and_shown(ledger: Ledger) -> None:
     with ledger.transaction(DEFAULT_TENANT) as tx:
         recorded = tx.all(select(runs.c.run_id, runs.c.state).where(runs.c.tenant_id == tx.tenant))

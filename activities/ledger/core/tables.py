@@ -1,7 +1,7 @@
 """The ledger's tables: the state machine lives in the database, not only in code.
 
 Times are milliseconds since 1970 by the database's clock (``_ms``). Every table but ``epochs``
-and ``in_hand`` has ``tenant_id`` in its key. The first migration makes these tables.
+and ``in_hand`` has ``tenant_id`` in its key. The migrations make these tables.
 
 A notification's row is written in the transaction of the change that it tells of, and sent later,
 outside of any transaction. It holds ids, references and lines that people read anyway: no params
