@@ -43,16 +43,19 @@ def place(block: Block) -> str:
     return f"{block.page.name}:{block.line}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(temporal_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    """Temporal for the pages alone: `pending` lists all runs that its server has."""
+    """Temporal for the pages alone: `pending` lists all runs that its server has.
+
+    An idle server costs a hundredth of a core: it ends with the last page.
+    """
     log = tmp_path_factory.mktemp("temporal") / "log"
     watched = WatchedServer(temporal_cli, log)
     yield watched.server
     watched.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def home(
     sqlite_template: Path, wheel_programs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
@@ -65,7 +68,7 @@ def home(
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def common(server: DevServer, running_shop: ShopProcess, home: Path) -> dict[str, str]:
     """What the reader has exported, as run-it.md says, and where server and shop listen here."""
     exported = re.findall(r'^export (\w+)="?(.*?)"?$', RUN_IT.read_text(), re.MULTILINE)
@@ -73,7 +76,7 @@ def common(server: DevServer, running_shop: ShopProcess, home: Path) -> dict[str
     return {name: value.replace("$PWD", str(home)) for name, value in exported} | ports
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def worker(common: dict[str, str], home: Path) -> Iterator[WorkerProcess]:
     with WorkerProcess(common, home) as process:
         yield process.wait_ready()
