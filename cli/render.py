@@ -95,49 +95,45 @@ def waiting_lines(connection: Connection, run_id: str, waiting: Waiting) -> Iter
     command, step = connection.settings.command, waiting.step_id
     if waiting.run_id is not None:  # which answers under its own names
         run_id, step = waiting.run_id, waiting.step_id.rpartition("/")[2]
+    who = f"Step {waiting.step_id}" if waiting.step_id else "The run"
     match waiting.kind:
         case WaitKind.APPROVAL:
-            yield f"Step {waiting.step_id} waits for an approval: {waiting.question}"
+            yield f"{who} waits for an approval: {waiting.question}"
             yield f"  {command('show', waiting.id)}"
             yield "    shows its params, and the commands that decide on it"
-        case WaitKind.PERMISSION:
-            yield f"Step {waiting.step_id} is {waiting.question}"
-            yield f"  {command('resume', run_id)}"
-        case WaitKind.PAUSE:
-            yield f"The run is {waiting.question}"
+        case WaitKind.PERMISSION | WaitKind.PAUSE:
+            yield f"{who} is {waiting.question}"
             yield f"  {command('resume', run_id)}"
         case WaitKind.BUDGET:
-            yield f"Step {waiting.step_id}: {waiting.question}"
+            yield f"{who}: {waiting.question}"
             yield f"  {command('top-up', run_id, '--steps', '10')}"
             yield "    or with --tokens 10000, --money 2.50, --time 1h"
         case WaitKind.FAILURE:
-            yield f"Step {waiting.step_id} has failed: {waiting.question}"
+            yield f"{who} has failed: {waiting.question}"
             yield f"  {command('resume', run_id, '--step', step)}"
             yield "    or with --way skip, or --way compensate"
         case WaitKind.QUOTA:
-            what = f"Step {waiting.step_id} is" if waiting.step_id else "The run waits for a place:"
+            what = f"{who} is" if waiting.step_id else f"{who} waits for a place:"
             yield f"{what} {waiting.question}"
             yield f"  {command('quota', 'show')}"
             yield "    shows the quotas; it goes on by itself, and soon after one is raised"
         case WaitKind.HALT:
-            yield f"Step {waiting.step_id} is {waiting.question}"
+            yield f"{who} is {waiting.question}"
             yield f"  {command('halts')}"
             yield "    shows the halts, and how to lift one; it goes on by itself then"
         case WaitKind.EVENT:
-            yield f"Step {waiting.step_id} waits for an event from outside"
+            yield f"{who} waits for an event from outside"
             yield f"  {command('event', run_id, 'NAME', '--about', 'TEXT', '--id', 'ID')}"
         case WaitKind.QUESTION:
-            yield f"Step {waiting.step_id} asks: {waiting.question}"
+            yield f"{who} asks: {waiting.question}"
             if waiting.value is not None:
                 yield f"  about  {json.dumps(waiting.value, ensure_ascii=False)}"
             yield f"  {command('answer', run_id, f'{waiting.id}=VALUE')}"
         case WaitKind.RATE_LIMIT:
-            yield f"Step {waiting.step_id} waits for its provider, and goes on by itself"
-        case WaitKind.INTERVENTION if not waiting.step_id:
-            yield f"The run needs a human: {waiting.question}"
+            yield f"{who} waits for its provider, and goes on by itself"
         case WaitKind.INTERVENTION:
-            yield f"Step {waiting.step_id} needs a human: {waiting.question}"
-            for outcome, what in _OUTCOMES.items():
+            yield f"{who} needs a human: {waiting.question}"
+            for outcome, what in _OUTCOMES.items() if waiting.step_id else ():
                 if outcome == "undo" and not waiting.can_undo:
                     continue
                 yield f"  {command('resolve', waiting.id, outcome, '--run', run_id)}"

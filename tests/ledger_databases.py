@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from surehand.activities.ledger.core.migrate import migrate
+from surehand.activities.ledger.core.tables import metadata
 from tests.postgres_server import PostgresServer
 
 ROOT: Final = Path(__file__).parent.parent
@@ -16,6 +17,8 @@ GRANTS: Final = ROOT / "deploy" / "postgres" / "grants.sql"
 OWNER: Final = "surehand_owner"
 WORKER: Final = "surehand_worker"
 RETENTION: Final = "surehand_retention"
+#: Whose rows each belong to a tenant; those of the other tables are the whole ledger's.
+TENANT_TABLES: Final = [one.name for one in metadata.sorted_tables if "tenant_id" in one.c]
 #: The two ledgers that a guarantee holds on; for ``parametrize("database", DATABASES)``.
 DATABASES: Final = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgres))
 _TEMPLATE: Final = "ledger_template"

@@ -24,8 +24,9 @@ from surehand.activities.ledger.core.migrate import (
     require_head,
 )
 from surehand.activities.ledger.core.store import LedgerUnavailable, open_ledger
-from surehand.activities.ledger.core.tables import ALL, metadata
+from surehand.activities.ledger.core.tables import metadata
 from tests.ledger.databases import Database
+from tests.ledger_databases import TENANT_TABLES
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -47,7 +48,7 @@ def _shape(connection: Connection) -> dict[str, Any]:
     """Return all that the database says of its tables: columns, keys, CHECKs and indexes."""
     found = inspect(connection)
     shape: dict[str, Any] = {}
-    for table in ALL:
+    for table in TENANT_TABLES:
         shape[table] = {
             "columns": [
                 (column["name"], str(column["type"]), column["nullable"], column["default"])
@@ -89,7 +90,9 @@ async def test_migrating_makes_exactly_the_tables_of_the_code(empty_database: Da
     _with(empty_database, metadata.drop_all)
     _with(empty_database, metadata.create_all)
     assert migrated == _with(empty_database, _shape)
-    assert all(migrated[table]["key"]["constrained_columns"][0] == "tenant_id" for table in ALL)
+    assert all(
+        migrated[table]["key"]["constrained_columns"][0] == "tenant_id" for table in TENANT_TABLES
+    )
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from surehand.activities.ledger import limits
 from surehand.activities.ledger.approvals.decisions import Lifting, vote_for_lift
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, open_ledger
-from surehand.activities.ledger.core.tables import ALL
 from surehand.activities.ledger.halts import LiftPolicy, halt_calls
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.runs import deletion, keys, lifecycle, steering
@@ -33,7 +32,7 @@ from tests.ledger.test_lifts import lift_decision
 from tests.ledger.test_limits import use
 from tests.ledger.test_recovery import save
 from tests.ledger.test_steering import sent
-from tests.ledger_databases import OWNER, RETENTION, WORKER
+from tests.ledger_databases import OWNER, RETENTION, TENANT_TABLES, WORKER
 
 pytestmark = pytest.mark.postgres
 ROLES = [WORKER, OWNER]
@@ -107,7 +106,7 @@ async def scenes(worker_ledger: Ledger, postgres_database: Database) -> tuple[Sc
             made = halt_calls(tx, "ann", "it pays twice", tool="mail.send")
             asks = Lifting(LiftPolicy(roles=("manager",), quorum=2))
             assert vote_for_lift(tx, lift_decision("ann", made), asks)
-        for table in ALL:
+        for table in TENANT_TABLES:
             assert _count_as(scene, table) > 0, table
     return found[0], found[1]
 
@@ -169,7 +168,7 @@ def refusal(engine: Engine, tenant: str, sql: str) -> str:
 def test_a_query_without_a_filter_shows_one_tenant(
     scenes: tuple[Scene, Scene], engine: Engine
 ) -> None:
-    for table in ALL:
+    for table in TENANT_TABLES:
         tenants = text(f"SELECT DISTINCT tenant_id FROM {table}")
         with engine.begin() as connection:
             assert connection.execute(tenants).scalars().all() == [], table  # of no tenant
@@ -180,7 +179,7 @@ def test_a_query_without_a_filter_shows_one_tenant(
 def test_a_row_cannot_be_written_for_another_tenant(
     scenes: tuple[Scene, Scene], engine: Engine
 ) -> None:
-    for table in ALL:
+    for table in TENANT_TABLES:
         # A whole row of ours, with nothing changed but the tenant.
         copied = f'(jsonb_populate_record(t, \'{{"tenant_id": "{scenes[1].tenant}"}}\')).*'
         refused = refusal(
@@ -200,7 +199,7 @@ def test_an_update_without_a_filter_reaches_one_tenant_and_moves_no_row_to_anoth
     scenes: tuple[Scene, Scene], engine: Engine
 ) -> None:
     ours, theirs = (scene.tenant for scene in scenes)
-    for table in sorted({*ALL} - {*WRITTEN_ONCE}):
+    for table in sorted({*TENANT_TABLES} - {*WRITTEN_ONCE}):
         if table in [*PEOPLE, *ADDED_TO] and engine.url.username == WORKER:
             refused = refusal(engine, ours, f"UPDATE {table} SET tenant_id = tenant_id")
             assert "permission denied" in refused, table
@@ -232,7 +231,7 @@ def test_every_table_has_the_policy_and_forces_it_on_its_owner(engine: Engine) -
                 " AND relforcerowsecurity AND relnamespace = 'public'::regnamespace"
             )
         )
-        assert sorted(rows.scalars()) == sorted(ALL)
+        assert sorted(rows.scalars()) == sorted(TENANT_TABLES)
 
 
 def test_not_even_their_owner_changes_or_empties_what_is_append_only(
@@ -262,5 +261,8 @@ def test_workers_grant_and_register_nothing(
 def test_workers_delete_and_rewrite_nothing(
     scenes: tuple[Scene, Scene], worker_ledger: Ledger
 ) -> None:
-    for sql in (*(f"DELETE FROM {table}" for table in ALL), "UPDATE events SET type = 'forged'"):
+    for sql in (
+        *(f"DELETE FROM {table}" for table in TENANT_TABLES),
+        "UPDATE events SET type = 'forged'",
+    ):
         assert "permission denied" in refusal(worker_ledger.engine, scenes[0].tenant, sql), sql

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from surehand.activities.ledger.core.statements import PreparedStatement, rows_of
 from surehand.activities.ledger.core.store import Ledger, RunNotFound
-from surehand.activities.ledger.core.tables import ALL, metadata, runs, tenants
+from surehand.activities.ledger.core.tables import metadata, runs, tenants
 from surehand.activities.ledger.effects import (
     compensations,
 )
@@ -29,13 +29,14 @@ from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.base import ChainHead
 from tests.ledger.people import administration
 from tests.ledger.scene import NOW, RUN, Scene, said
+from tests.ledger_databases import TENANT_TABLES
 
 #: A run that only the first tenant has; both have one called ``run-1``.
 THEIRS = "theirs"
 
 
 def everything(scene: Scene) -> dict[str, list[dict[str, Any]]]:
-    return {name: scene.rows(metadata.tables[name]) for name in ALL}
+    return {name: scene.rows(metadata.tables[name]) for name in TENANT_TABLES}
 
 
 async def test_another_tenants_run_question_and_request_are_not_found(

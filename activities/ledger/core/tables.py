@@ -912,5 +912,3 @@ retention_rounds = _table(
 
 #: The state of an intervention that waits; written out, so that the index of those alone serves.
 OPEN: Final[ColumnElement[str]] = literal_column("'open'")
-#: All tables of tenants, for row-level security and grants; the others are the whole ledger's.
-ALL: Final = tuple(table.name for table in metadata.sorted_tables if "tenant_id" in table.c)
