@@ -388,7 +388,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             own = [] if traces is None else [traces.runs]
             presence = presence_of(ledger.engine, client.namespace, client.identity)
             async with (
-                health.answering("health", settings.health, health.health_paths(readiness)),
+                health.answering(settings.health, health.health_paths(readiness)),
                 taking_over(client, presence) as in_hand,
                 make_worker(client, settings, context, all_plugins, [in_hand, *own]),
             ):

@@ -179,11 +179,6 @@ def read_file(path: str) -> _File:
         raise LimitsError(f"limits file {path}: {next(reasons(error, 'file'))}") from error
 
 
-def read_halt_policy(path: str) -> HaltPolicy:
-    """Return who halts and lifts by a file, whatever tools it names. Raises ``LimitsError``."""
-    return read_file(path).halts
-
-
 def read_limits(path: str, toolbox: Toolbox) -> tuple[Limit, ...]:
     """Return the limits of a file; without a path, none. Raises ``LimitsError``."""
     limits = read_file(path).limits

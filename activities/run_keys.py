@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from surehand.activities.ledger.core.sealed import KeyNeeded
@@ -25,6 +25,7 @@ from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.runs import keys as rows
 from surehand.activities.ledger.runs.keys import KeyRow
 from surehand.process import ciphers
+from surehand.verify import shown_time
 from surehand.workflows.canonical_json import canonical_json
 from surehand.workflows.identity import identity_hash, owner_of, params_hash, root_run_id, upkeep_id
 from surehand.workflows.payload_codec import KeyErased, KeyUnavailable, NotDecrypted
@@ -98,8 +99,8 @@ def wrap(ring: ciphers.KeyRing, root: str, key: bytes) -> ciphers.Wrapped:
 def unwrap(ring: ciphers.KeyRing, row: KeyRow) -> bytes:
     """Return a run's key. Raises ``KeyErased`` or ``KeyUnavailable``."""
     if row.wrapped is None:
-        erased_at = datetime.fromtimestamp((row.erased_ms or 0) / 1000, UTC)
-        raise KeyErased(row.run_id, str(row.erased_by), f"{erased_at:%Y-%m-%d %H:%M} UTC")
+        erased_at = shown_time((row.erased_ms or 0) // 1000)
+        raise KeyErased(row.run_id, str(row.erased_by), erased_at)
     return ring.unwrap(ciphers.Wrapped(row.kek_id, row.wrapped), _about(row.run_id))
 
 

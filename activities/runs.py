@@ -144,7 +144,7 @@ def _known(tx: Transaction, row: StepAttempt) -> runs.ValueRecorded | None:
     return None if stored is None else runs.ValueRecorded(value=stored.output)
 
 
-def _made(function: Callable[[], Any]) -> Any:
+def _call_function(function: Callable[[], Any]) -> Any:
     with workflow.unsafe.sandbox_unrestricted():
         value = function()
         return asyncio.run(value) if inspect.iscoroutine(value) else value
@@ -388,7 +388,7 @@ class RunActivities:
         if function is None:
             raise LookupError(f"{asked.step_id}: this worker has nothing to make the value with")
         try:
-            value = await run_in_thread(_made, function)
+            value = await run_in_thread(_call_function, function)
             canonical_json(value)
             if is_too_deep(value):
                 return runs.ValueRecorded(problem="what it returns is nested too deeply")

@@ -32,7 +32,7 @@ from surehand.activities.ledger.halts import (
     read_halt,
 )
 from surehand.activities.ledger.people.principals import open_administration
-from surehand.activities.limits_file import LimitsError, read_halt_policy
+from surehand.activities.limits_file import LimitsError, read_file
 from surehand.activities.tools.toolbox import LONGEST_NAME
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
@@ -121,7 +121,7 @@ async def halt(
     run_id = None if run is None else caller.run_id(run)
     who, settings, policy = caller.settings.user, read_settings(), HaltPolicy()
     try:
-        policy = read_halt_policy(settings.limits)
+        policy = read_file(settings.limits).halts
     except LimitsError as error:  # Whoever halts has no time to mend a file.
         caller.printer.warn(f"{error}: anybody may halt, and the owner of the ledger lifts it")
 
@@ -201,7 +201,7 @@ async def lift(
 
 def read_lifting(settings: Settings) -> Lifting:
     """Return who lifts halts, as the settings and their file of limits say."""
-    return Lifting(read_halt_policy(settings.limits).lift, Assurance(settings.decisions))
+    return Lifting(read_file(settings.limits).halts.lift, Assurance(settings.decisions))
 
 
 async def vote_and_lift(

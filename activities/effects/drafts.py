@@ -27,7 +27,7 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import DraftPart, WrittenDraft
 from surehand.activities.ledger.steps.entries import ClaimRequest
-from surehand.activities.tools.call_reports import Draft, Progress, note_written, take_progress
+from surehand.activities.tools.call_reports import Draft, Progress, current_progress, take_progress
 from surehand.activities.tools.failures import OutcomeUnknown, Permanent
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.workflows.canonical_json import canonical_json
@@ -156,7 +156,7 @@ class KeptDraft(Draft):
 
     def _stands(self, now: WrittenDraft) -> None:
         self._written, self._size = now, now.size
-        note_written(now.size)
+        current_progress().bytes_written = now.size
 
     async def _fenced(self, work: Callable[[Transaction], T]) -> T:
         """Do something in a transaction in which the call is still this attempt's."""

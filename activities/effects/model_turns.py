@@ -23,7 +23,7 @@ from surehand.activities.effects.read import ReadCall
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.run_keys import Hashes
-from surehand.activities.tools.call_reports import spend
+from surehand.activities.tools.call_reports import current_meter
 from surehand.activities.tools.failures import Permanent
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.worker.context import Attempt, WorkerContext, again, stop
@@ -118,7 +118,7 @@ class ModelActivities:
             # What it says is recorded in any case, once it is there.
             with attempt.doing.until_cancelled():
                 said = await ask(asked)
-            spend(said.tokens, said.money)
+            current_meter().add(said.tokens, said.money)
             note_said(said.input_tokens, said.output_tokens)
             if len(said.response) > LARGEST_TURN:
                 large = f"it has said {len(said.response)} characters, {LARGEST_TURN} at most"

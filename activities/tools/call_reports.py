@@ -15,11 +15,11 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation, localcontext
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, JsonValue
 from pydantic_core import to_jsonable_python
@@ -125,27 +125,6 @@ class Meter:
         return Usage(tokens=self.tokens, money=format(money, "f"))
 
 
-#: The meter of the call under way; the tasks that a call starts have it, too.
-_METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
-
-
-@contextmanager
-def measure_usage() -> Iterator[Meter]:
-    meter = Meter()
-    token = _METER.set(meter)
-    try:
-        yield meter
-    finally:
-        _METER.reset(token)
-
-
-def spend(tokens: int, money: str | Decimal) -> None:
-    """Add to the meter of the call under way; outside of one nothing is measured."""
-    meter = _METER.get()
-    if meter is not None:
-        meter.add(tokens, money)
-
-
 #: Bytes of canonical JSON: it is sent with each heartbeat.
 LARGEST_PROGRESS: Final = 8 * 1024
 
@@ -189,38 +168,38 @@ class Progress:
         return told if self.newest is not None or len(told) > 2 else {}
 
 
-#: Of the call under way; the tasks that a call starts have it, too.
-_PROGRESS: ContextVar[Progress | None] = ContextVar("progress", default=None)
+#: Those of the call under way; the tasks that a call starts have them, too.
+_METER: ContextVar[Meter] = ContextVar("meter")
+_PROGRESS: ContextVar[Progress] = ContextVar("progress")
+R = TypeVar("R", Meter, Progress)
 
 
-def note_progress(value: Any) -> None:
-    """Note what a tool says of the call under way; outside of one nobody is told."""
-    progress = _PROGRESS.get()
-    if progress is not None:
-        progress.note(value)
+def current_meter() -> Meter:
+    """Return the meter of the call under way; outside of one, one that nobody reads."""
+    return _METER.get(None) or Meter()
 
 
-def note_written(size: int) -> None:
-    """Note how much of its artifact the call under way has written."""
-    progress = _PROGRESS.get()
-    if progress is not None:
-        progress.bytes_written = size
+def current_progress() -> Progress:
+    """Return what the call under way has said; outside of one nobody is told."""
+    return _PROGRESS.get(None) or Progress("")
 
 
-def earlier_progress() -> JsonValue:
-    """Return the last word of the attempt before this one."""
-    progress = _PROGRESS.get()
-    return None if progress is None else progress.earlier
+def measure_usage() -> AbstractContextManager[Meter]:
+    return _for_this_call(_METER, Meter())
+
+
+def take_progress(progress: Progress) -> AbstractContextManager[Progress]:
+    """Take what the call under way says."""
+    return _for_this_call(_PROGRESS, progress)
 
 
 @contextmanager
-def take_progress(progress: Progress) -> Iterator[None]:
-    """Take what the call under way says."""
-    token = _PROGRESS.set(progress)
+def _for_this_call(variable: ContextVar[R], value: R) -> Iterator[R]:
+    token = variable.set(value)
     try:
-        yield
+        yield value
     finally:
-        _PROGRESS.reset(token)
+        variable.reset(token)
 
 
 #: Characters of a question.

@@ -17,7 +17,7 @@ from surehand.workflows.canonical_json import LOST_DIGITS, NotCanonical, digest,
 from surehand.workflows.contracts.tools import Effect, ToolsDescribed, ToolSpec
 from surehand.workflows.plain_text import reason_of, suggest_name, unknown_tool
 from surehand.workflows.plan.plan import Plan, Step, overgrown
-from surehand.workflows.plan.references import REFERENCE, PlanError
+from surehand.workflows.plan.references import PlanError, references
 
 #: The place of an error, as pydantic has it.
 _Loc = tuple[int | str, ...]
@@ -25,13 +25,13 @@ _Loc = tuple[int | str, ...]
 
 def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
     """Return the specs of a plan's tools, and what in the plan does not fit them."""
-    described = _described(toolbox, plan)
+    described = _describe_steps(toolbox, plan)
     return described.model_copy(update={"problems": [*described.problems, *overgrown(plan)]})
 
 
 def define(toolbox: Toolbox, listed: Sequence[str]) -> ToolsDescribed:
     """Return specs and definitions of the tools that a list names, and what in it names none."""
-    names, problems = _named(toolbox, listed)
+    names, problems = _find_listed(toolbox, listed)
     tools = [tool for name in sorted(names) if (tool := toolbox.get(name)) is not None]
     return ToolsDescribed(
         tools={tool.name: tool.spec() for tool in tools},
@@ -57,7 +57,7 @@ def _match_tools(
     }
 
 
-def _named(toolbox: Toolbox, listed: Sequence[str]) -> tuple[set[str], list[str]]:
+def _find_listed(toolbox: Toolbox, listed: Sequence[str]) -> tuple[set[str], list[str]]:
     """Return the tools that a list names, and why parts of it name none."""
     names, undoing = toolbox.names(), toolbox.undoing()
     problems = []
@@ -72,7 +72,7 @@ def _named(toolbox: Toolbox, listed: Sequence[str]) -> tuple[set[str], list[str]
     return _match_tools(listed, names, undoing), problems
 
 
-def _described(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
+def _describe_steps(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
     try:
         written = plan.model_dump(mode="json")
         digest(written)
@@ -84,7 +84,7 @@ def _described(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
     specs: dict[str, ToolSpec] = {}
     problems: list[PlanError] = []
     if plan.tools:
-        named, unknown = _named(toolbox, plan.tools)
+        named, unknown = _find_listed(toolbox, plan.tools)
         problems = [PlanError(where="tools", reason=reason) for reason in unknown]
         specs = {spec.name: spec for spec in toolbox.specs() if spec.name in named}
     for index, step in enumerate(plan.steps):
@@ -97,7 +97,7 @@ def _described(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
         if step.plan is not None:
             given = {**step.plan.input, **step.params}
             child = step.plan.model_copy(update={"input": given})
-            described = _described(toolbox, child)
+            described = _describe_steps(toolbox, child)
             problems += [
                 PlanError(where=f"{where}.plan.{problem.where}", reason=problem.reason)
                 for problem in described.problems
@@ -141,9 +141,9 @@ def literal_problems(tool: Tool, step: Step) -> list[tuple[str, str]]:
         tool.validate(step.params)
     except ValidationError as error:
         wrong = _written_wrong(error.errors(include_url=False), step.params)
-        return [*_unknown_params(tool, step), *_told(wrong, step.params)]
+        return [*_unknown_params(tool, step), *_join_reasons(wrong, step.params)]
     except Exception as error:  # a validator of the user's own
-        return [] if _has_reference(step.params) else [("", repr(error))]
+        return [] if any(references(step.params)) else [("", repr(error))]
     return _unknown_params(tool, step)
 
 
@@ -188,7 +188,7 @@ def _written_wrong(items: list[ErrorDetails], params: Any) -> list[ErrorDetails]
         wrong = left
 
 
-def _told(items: list[ErrorDetails], params: Any) -> list[tuple[str, str]]:
+def _join_reasons(items: list[ErrorDetails], params: Any) -> list[tuple[str, str]]:
     """Return each place once, as it is written, with everything that is wrong there."""
     found: dict[str, dict[str, None]] = {}
     for item in items:
@@ -208,9 +208,9 @@ def _may_fit(item: ErrorDetails, params: Any) -> bool:
         return False  # a mapping stays a mapping, whatever is in it
     if type_ == "union_tag_invalid" and isinstance(value, dict):
         tag = item.get("ctx", {}).get("discriminator", "").strip("'")
-        return _has_reference(value.get(tag, value))
+        return any(references(value.get(tag, value)))
     # The model may have made something else of the value that is written there.
-    return _has_reference(value) or _has_reference(_at(params, item["loc"]))
+    return any(references(value)) or any(references(_at(params, item["loc"])))
 
 
 def _unions(item: ErrorDetails, params: Any) -> list[tuple[_Loc, str]]:
@@ -246,13 +246,3 @@ def _is_in(value: Any, part: int | str) -> bool:
     if isinstance(value, list):
         return isinstance(part, int) and part < len(value)
     return isinstance(value, dict) and part in value
-
-
-def _has_reference(value: Any) -> bool:
-    if isinstance(value, str):
-        return REFERENCE.search(value) is not None
-    if isinstance(value, dict):
-        return any(_has_reference(item) for item in value.values())
-    if isinstance(value, list):
-        return any(_has_reference(item) for item in value)
-    return False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, JsonValue, PydanticUserError, TypeAdapter, ValidationError
 
-from surehand.activities.tools.call_reports import Draft, earlier_progress, note_progress, spend
+from surehand.activities.tools.call_reports import Draft, current_meter, current_progress
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolDefinition, ToolSpec
 from surehand.workflows.plain_text import clean_text, plain_line, reasons
 from surehand.workflows.plan.policy import ApprovalPolicy
@@ -210,7 +210,7 @@ class ToolContext:
         Raises:
             ValueError: Less than nothing, or no number.
         """
-        spend(tokens, money)
+        current_meter().add(tokens, money)
 
     def progress(self, value: JsonValue) -> None:
         """Report how far this call has come: for people, and for the next attempt if this one dies.
@@ -220,7 +220,7 @@ class ToolContext:
         is no JSON, or over 8 KiB of it, is left out and logged. A call in a durability mode that
         sends no heartbeats (``async``) has nobody to tell.
         """
-        note_progress(value)
+        current_progress().note(value)
 
     @property
     def earlier_progress(self) -> JsonValue:
@@ -228,7 +228,7 @@ class ToolContext:
 
         A hint, and no proof: nobody knows what it did after that.
         """
-        return earlier_progress()
+        return current_progress().earlier
 
     async def ask(self, question: str, answer: dict[str, Any] | None = None) -> JsonValue:
         """Ask a human and return the answer; the run waits for it, holding no process.

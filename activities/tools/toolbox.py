@@ -181,72 +181,63 @@ def tool(
         'refund:order-7'
     """
     options: dict[str, Any] = {**locals()}  # a ``Tool`` has a field for each of them
+    default = TRANSACTION_TIMEOUT if transactional else DEFAULT_TIMEOUT
+    deadline = default if timeout is None else timeout
+    settled_by = derive_recovery(
+        effect,
+        dedupes=dedupes is not None,
+        lookup=lookup is not None,
+        transactional=transactional,
+        human=recovery == "human",
+    )
+
+    def find_contradictions() -> Iterator[str]:
+        if not 0 < len(name) <= LONGEST_NAME or not 0 < len(version) <= LONGEST_VERSION:
+            yield f"a name has 1 to {LONGEST_NAME} characters, a version 1 to {LONGEST_VERSION}"
+        window = dedupes.window if dedupes else None
+        for what, time in (("timeout", timeout), ("settle", settle), ("dedupes window", window)):
+            if time is not None and time <= timedelta(0):
+                yield f"its {what} has to be more than nothing: {time}"
+        if settled_by is None:
+            yield (
+                "a WRITE needs a way to settle an unknown outcome: dedupes=, lookup=,"
+                ' transactional=True, or recovery="human" to say that a human decides'
+            )
+        if transactional and (dedupes or lookup or recovery):
+            yield "a transactional tool is never in doubt: it has no other recovery"
+        if transactional and deadline > LONGEST_TRANSACTION:
+            most = f"{LONGEST_TRANSACTION.total_seconds():g} s"
+            yield f"a transactional call holds the ledger's locks: its timeout is at most {most}"
+        if irreversible and compensate:
+            yield "it is either irreversible or has compensate="
+        for undo in filter(None, (compensate, cleanup)):
+            asks = undo.only_if
+            if not _takes(undo.params, {}, None):
+                yield f"{undo.tool!r} as its undo: its params= takes (params, receipt)"
+            if asks and not (inspect.iscoroutinefunction(asks) and _takes(asks, {}, None, None)):
+                what = "an async function of (params, receipt, ctx)"
+                yield f"{undo.tool!r} as its undo: its only_if= is {what}"
+        if lookup_by not in typing.get_args(LookupBy) or (lookup_by == "state" and not lookup):
+            yield "lookup_by= says of a lookup= what it goes by: 'key' or 'state'"
+        if foreign == "lookup" and not lookup:
+            yield "foreign='lookup' says of a lookup= what it returns"
+        if effect is Effect.READ:
+            if precondition is not None:
+                yield "a READ has no precondition"
+            if key or compensate or cleanup or dedupes or lookup or transactional:
+                yield "a READ has no key, recovery or compensation"
+        if fresh_for is not None and (effect is not Effect.READ or fresh_for < timedelta(0)):
+            yield "fresh_for= is for a READ, and no less than nothing"
+        if permission is not None and not re.fullmatch(ROLE_FORM, permission):
+            yield f"permission {permission!r}: use 1 to 80 letters, digits, '_', '.', ':' and '-'"
 
     def decorate(fn: ToolFunction) -> Tool:
         if not isinstance(effect, Effect):
             raise ToolboxError(f"tool {name!r}: effect={effect!r}: use READ or WRITE of surehand")
-        if not 0 < len(name) <= LONGEST_NAME or not 0 < len(version) <= LONGEST_VERSION:
-            raise ToolboxError(
-                f"tool {name[:LONGEST_NAME]!r}: a name has 1 to {LONGEST_NAME} characters,"
-                f" a version 1 to {LONGEST_VERSION}"
-            )
-        window = dedupes.window if dedupes else None
-        for what, time in (("timeout", timeout), ("settle", settle), ("dedupes window", window)):
-            if time is not None and time <= timedelta(0):
-                raise ToolboxError(f"tool {name!r}: its {what} has to be more than nothing: {time}")
+        for problem in find_contradictions():
+            raise ToolboxError(f"tool {name[:LONGEST_NAME]!r}: {problem}")
         model = _params_model(name, fn)
-        settled_by = derive_recovery(
-            effect,
-            dedupes=dedupes is not None,
-            lookup=lookup is not None,
-            transactional=transactional,
-            human=recovery == "human",
-        )
-        if settled_by is None:
-            raise ToolboxError(
-                f"tool {name!r}: a WRITE needs a way to settle an unknown outcome: dedupes=, "
-                'lookup=, transactional=True, or recovery="human" to say that a human decides'
-            )
-        if transactional and (dedupes or lookup or recovery):
-            raise ToolboxError(
-                f"tool {name!r}: a transactional tool is never in doubt: it has no other recovery"
-            )
-        default = TRANSACTION_TIMEOUT if transactional else DEFAULT_TIMEOUT
-        deadline = default if timeout is None else timeout
-        if transactional and deadline > LONGEST_TRANSACTION:
-            raise ToolboxError(
-                f"tool {name!r}: a transactional call holds the ledger's locks: its timeout is at"
-                f" most {LONGEST_TRANSACTION.total_seconds():g} s"
-            )
-        if irreversible and compensate:
-            raise ToolboxError(f"tool {name!r}: it is either irreversible or has compensate=")
-        for undo in filter(None, (compensate, cleanup)):
-            if not _takes(undo.params, {}, None):
-                raise ToolboxError(
-                    f"tool {name!r}: {undo.tool!r} as its undo: its params= takes (params, receipt)"
-                )
-            if undo.only_if is not None and not (
-                inspect.iscoroutinefunction(undo.only_if) and _takes(undo.only_if, {}, None, None)
-            ):
-                raise ToolboxError(
-                    f"tool {name!r}: {undo.tool!r} as its undo: its only_if= is an async function"
-                    " of (params, receipt, ctx)"
-                )
-        if lookup_by not in typing.get_args(LookupBy) or (lookup_by == "state" and not lookup):
-            raise ToolboxError(
-                f"tool {name!r}: lookup_by= says of a lookup= what it goes by: 'key' or 'state'"
-            )
-        if foreign == "lookup" and not lookup:
-            raise ToolboxError(f"tool {name!r}: foreign='lookup' says of a lookup= what it returns")
-        recoverable = dedupes or lookup or transactional
-        if precondition is not None and effect is Effect.READ:
-            raise ToolboxError(f"tool {name!r}: a READ has no precondition")
-        if effect is Effect.READ and (key or compensate or cleanup or recoverable):
-            raise ToolboxError(f"tool {name!r}: a READ has no key, recovery or compensation")
-        if fresh_for is not None and (effect is not Effect.READ or fresh_for < timedelta(0)):
-            raise ToolboxError(f"tool {name!r}: fresh_for= is for a READ, and no less than nothing")
-        problem = _policy_problem(model, approval, permission)
-        if problem:
+        for problem in expressions.problems([approval] if approval else [], model):
             raise ToolboxError(f"tool {name!r}: {problem}")
         schema = {"params": model.model_json_schema(), "effect": effect.value}
         made = {
@@ -271,14 +262,6 @@ def _takes(function: Callable[..., Any], *given: object) -> bool:
     except ValueError:  # of no known signature, such as some built-in functions
         return True
     return True
-
-
-def _policy_problem(
-    model: type[BaseModel], approval: ApprovalPolicy | None, permission: str | None
-) -> str | None:
-    if permission is not None and not re.fullmatch(ROLE_FORM, permission):
-        return f"permission {permission!r}: use 1 to 80 letters, digits, '_', '.', ':' and '-'"
-    return next(expressions.problems([approval] if approval else [], model), None)
 
 
 def _params_model(name: str, fn: ToolFunction) -> type[BaseModel]:

@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
@@ -41,10 +42,10 @@ Answering = Callable[[], Awaitable[HealthAnswer]]
 
 
 @asynccontextmanager
-async def answering(what: str, address: str, paths: Mapping[str, Answering]) -> AsyncIterator[None]:
+async def answering(address: str, paths: Mapping[str, Answering]) -> AsyncIterator[None]:
     """Answer whoever asks at an address, for as long as the block lasts; empty: nobody.
 
-    ``what`` is the setting that names the address. Raises ``AddressError``.
+    Raises ``AddressError``.
     """
     if not address:
         yield
@@ -55,7 +56,7 @@ async def answering(what: str, address: str, paths: Mapping[str, Answering]) -> 
             partial(_answer, paths), host.strip("[]"), int(port), limit=_LONGEST_REQUEST
         )
     except OSError as error:
-        raise AddressError(what, address, error.strerror or str(error)) from error
+        raise AddressError("health", address, error.strerror or str(error)) from error
     try:
         yield
     finally:
@@ -108,47 +109,48 @@ class NotReady(Exception):
     """A check has found that the worker cannot work; the message says why."""
 
 
+@dataclass
 class Readiness:
     """Asks what a worker needs, each thing once at a time, however many want to know."""
 
-    def __init__(
-        self, checks: Mapping[str, Check], hide: Callable[[str], str] = lambda text: text
-    ) -> None:
-        self._checks = checks
-        self._hide = hide
-        self._asked: dict[str, asyncio.Task[None]] = {}
-        self.stopping = False
-        """Whether the worker takes no more work."""
+    checks: Mapping[str, Check]
+    hide: Callable[[str], str] = lambda text: text
+    stopping: bool = False
+    """Whether the worker takes no more work."""
+    _asked: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ledger: Ledger, client: Client, hide: Callable[[str], str]) -> Readiness:
         """Return what looks at ledger and server."""
-        checks = {"ledger": partial(ledger.ping, PATIENCE), "temporal": partial(_served, client)}
+        checks = {
+            "ledger": partial(ledger.ping, PATIENCE),
+            "temporal": partial(_require_served, client),
+        }
         return cls(checks, hide)
 
     async def look(self) -> dict[str, str]:
         """Return what each check says: ``ok``, or what is wrong."""
-        for name, check in self._checks.items():
+        for name, check in self.checks.items():
             if name not in self._asked:
                 self._asked[name] = asyncio.ensure_future(check())
         asked = dict(self._asked)
         # Nothing is cut off: what is with the ledger comes to its end, and is asked again then.
         await asyncio.wait(asked.values(), timeout=PATIENCE.total_seconds())
-        found = {name: self._hide(_said(task)) for name, task in asked.items()}
+        found = {name: self.hide(_describe_check(task)) for name, task in asked.items()}
         self._asked = {name: task for name, task in self._asked.items() if not task.done()}
         if self.stopping:
             found["worker"] = "it is stopping"
         return found
 
 
-def _said(task: asyncio.Task[None]) -> str:
+def _describe_check(task: asyncio.Task[None]) -> str:
     if not task.done():
         return f"does not answer within {PATIENCE.total_seconds():g} s"
     error = task.exception()
     return OK if error is None else f"{error or type(error).__name__}"
 
 
-async def _served(client: Client) -> None:
+async def _require_served(client: Client) -> None:
     try:
         serving = await client.service_client.check_health(timeout=PATIENCE)
     except RPCError as error:

@@ -83,6 +83,17 @@ _COUNTS: Final = {
     "halted_calls": "Calls that a halt has kept from beginning; once for each step and halt",
     "notifications": "Notifications, by notifier and what became of them",
 }
+#: The same of what is measured now and then, with the unit.
+_GAUGES: Final = {
+    "ledger_epoch": ("Number of the epoch that is open after a restore; 0: none is", None),
+    "halts": ("Halts that stand, of all tenants, by what they stop", None),
+    "approvals_waiting": ("Requests for approval that wait, of all tenants", None),
+    "approvals_age": ("Time since the oldest request that waits was made", "seconds"),
+    "retention_age": (
+        "Time since a round of retention did all it should, of the tenant longest without one",
+        "seconds",
+    ),
+}
 
 
 class Metrics:
@@ -97,23 +108,10 @@ class Metrics:
             name: meter.create_counter(f"surehand_{name}", meaning)
             for name, meaning in _COUNTS.items()
         }
-        self._epoch = meter.create_gauge(
-            "surehand_ledger_epoch", "Number of the epoch that is open after a restore; 0: none is"
-        )
-        self._halts = meter.create_gauge(
-            "surehand_halts", "Halts that stand, of all tenants, by what they stop"
-        )
-        self._waiting = meter.create_gauge(
-            "surehand_approvals_waiting", "Requests for approval that wait, of all tenants"
-        )
-        self._oldest = meter.create_gauge(
-            "surehand_approvals_age", "Time since the oldest request that waits was made", "seconds"
-        )
-        self._age = meter.create_gauge(
-            "surehand_retention_age",
-            "Time since a round of retention did all it should, of the tenant longest without one",
-            "seconds",
-        )
+        self._gauges = {
+            name: meter.create_gauge(f"surehand_{name}", *meaning)
+            for name, meaning in _GAUGES.items()
+        }
 
     def _count(self, name: str, number: int = 1, /, **labels: str) -> None:
         self._counts[name].add(number, labels)
@@ -184,22 +182,22 @@ class Metrics:
         self._count("stale_entries", tool=tool, outcome=outcome)
 
     def epoch(self, number: int) -> None:
-        self._epoch.set(number)
+        self._gauges["ledger_epoch"].set(number)
 
     def halts(self, standing: Mapping[str, int]) -> None:
         """Say how many halts stand, by what they stop."""
         for scope, number in standing.items():
-            self._halts.set(number, {"scope": scope})
+            self._gauges["halts"].set(number, {"scope": scope})
 
     def approvals(self, waiting: int, oldest: timedelta) -> None:
         """Say how many requests wait, and how old the oldest is."""
-        self._waiting.set(waiting)
-        self._oldest.set(oldest // timedelta(seconds=1))
+        self._gauges["approvals_waiting"].set(waiting)
+        self._gauges["approvals_age"].set(oldest // timedelta(seconds=1))
 
     def retention(self, ages: Sequence[timedelta]) -> None:
         """Say how old the tenants' last rounds of retention are; nothing, where there were none."""
         if ages:
-            self._age.set(max(ages) // timedelta(seconds=1))
+            self._gauges["retention_age"].set(max(ages) // timedelta(seconds=1))
 
 
 PROTOCOL: Final = "http/protobuf"

@@ -23,8 +23,7 @@ from surehand import activities, worker
 from surehand.activities.tools.call_reports import (
     LARGEST_PROGRESS,
     Progress,
-    earlier_progress,
-    note_progress,
+    current_progress,
 )
 from surehand.activities.tools.tool import LookupAnswer, LookupBy, NotFound, ToolContext
 from surehand.activities.tools.toolbox import WRITE, lookup_warning, tool
@@ -386,6 +385,6 @@ def test_what_the_attempt_before_has_told_is_told_on_until_there_is_news() -> No
 
 
 def test_outside_of_a_call_nobody_is_told() -> None:
-    note_progress("page 3")
+    current_progress().note("page 3")
 
-    assert earlier_progress() is None
+    assert current_progress().earlier is None

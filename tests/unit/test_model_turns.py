@@ -22,7 +22,7 @@ from pydantic_ai.usage import RequestUsage
 from pydantic_core import to_json
 
 from surehand.activities.effects.model_turns import AskModel, TurnRequest
-from surehand.activities.tools.call_reports import MOST_SPENT, measure_usage, spend
+from surehand.activities.tools.call_reports import MOST_SPENT, current_meter, measure_usage
 from surehand.agents import langchain, openai_agents, pydantic_ai
 from surehand.agents.calls import call_for_model, is_said_by_people, is_told_by_people, secret_in
 from surehand.workflows.contracts.tools import ModelSaid, ModelTurn
@@ -261,7 +261,7 @@ def test_a_langchain_model_is_priced_by_its_id(monkeypatch: pytest.MonkeyPatch) 
 def test_what_a_call_uses_is_added_up_exactly() -> None:
     with measure_usage() as meter:
         for _ in range(10):
-            spend(7, "0.1")
+            current_meter().add(7, "0.1")
 
     assert (meter.usage().tokens, Decimal(meter.usage().money)) == (70, 1)
 
@@ -269,7 +269,7 @@ def test_what_a_call_uses_is_added_up_exactly() -> None:
 @pytest.mark.parametrize("money", ["-1", "NaN", "Infinity", "much", f"{MOST_SPENT}0"])
 def test_what_cannot_be_spent_is_refused(money: str) -> None:
     with measure_usage(), pytest.raises(ValueError, match=r"ctx\.spend"):
-        spend(0, money)
+        current_meter().add(0, money)
 
 
 @pytest.mark.parametrize(
@@ -278,12 +278,12 @@ def test_what_cannot_be_spent_is_refused(money: str) -> None:
 )
 def test_what_is_no_number_of_tokens_nor_money_is_refused(tokens: Any, money: Any) -> None:
     with measure_usage(), pytest.raises(ValueError, match=r"ctx\.spend"):
-        spend(tokens, money)
+        current_meter().add(tokens, money)
 
 
 def test_a_tool_that_changes_how_its_thread_computes_changes_no_sum() -> None:
     with measure_usage() as meter, localcontext(prec=3):
-        spend(1, "12345.678")
+        current_meter().add(1, "12345.678")
 
         assert meter.usage().money == "12345.678"
 
@@ -293,14 +293,14 @@ def test_a_tool_that_changes_how_its_thread_computes_changes_no_sum() -> None:
 )
 def test_however_odd_the_sum_it_can_be_reported(money: str) -> None:
     with measure_usage() as meter:
-        spend(0, money)
-        spend(0, money)
+        current_meter().add(0, money)
+        current_meter().add(0, money)
 
     assert len(meter.usage().money) <= 40
 
 
 def test_outside_of_a_call_nothing_is_measured() -> None:
-    spend(1, "1")
+    current_meter().add(1, "1")
 
 
 @pytest.mark.parametrize(
