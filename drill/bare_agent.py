@@ -25,6 +25,7 @@ from typing import Any, Final
 from pydantic import BaseModel, JsonValue, TypeAdapter
 from pydantic_core import to_jsonable_python
 
+from surehand.agents.calls import find_framework
 from surehand.process.settings import NotLoaded, load_named
 
 #: Where a call is killed: before its effect; behind it, with the answer on its way; and when the
@@ -154,7 +155,7 @@ class CallCounter:
             _die()
 
     def _begin(self, tool: str, params: Any) -> tuple[int, CountedCall, bool]:
-        """Return a call's number, the call, and whether it has its answer."""
+        """Return a call's number, the call, and whether its answer has to be asked for."""
         self.end()
         plain = to_jsonable_python(params, fallback=repr)
         call = CountedCall(tool=tool, params=plain, reads=self.tools[tool].reads)
@@ -166,9 +167,11 @@ class CallCounter:
         number = next((n for n, one in enumerate(self.run.agent.calls, 1) if one is before), 0)
         self._die_at(number, BEFORE)
         answer = self.run.agent.answers.get(tool, MADE) if before is None else before.answer
-        return number, call.model_copy(update={"answer": answer}), before is not None
+        call = call.model_copy(update={"answer": answer})
+        return number, call, call.reads and before is None
 
-    def _end(self, number: int, call: CountedCall) -> Any:
+    def _end(self, number: int, call: CountedCall, answer: Any) -> Any:
+        call = call.model_copy(update={"answer": to_jsonable_python(answer, fallback=repr)})
         if not call.reads:
             note_call(self.run.folder / WORLD, call)
         note_call(self.run.folder / CALLS, call)
@@ -182,21 +185,13 @@ class CallCounter:
 
     async def call(self, tool: str, params: Any, real: Callable[[], Awaitable[Any]]) -> Any:
         """Answer a call that an agent makes; a read is made, if its answer is not known."""
-        number, call, known = self._begin(tool, params)
-        if call.reads and not known:
-            call = call.model_copy(update={"answer": _to_json(await real())})
-        return self._end(number, call)
+        number, call, asked = self._begin(tool, params)
+        return self._end(number, call, await real() if asked else call.answer)
 
     def call_blocking(self, tool: str, params: Any, real: Callable[[], Any]) -> Any:
         """Answer a call of a function that is not async."""
-        number, call, known = self._begin(tool, params)
-        if call.reads and not known:
-            call = call.model_copy(update={"answer": _to_json(real())})
-        return self._end(number, call)
-
-
-def _to_json(answer: Any) -> Any:
-    return to_jsonable_python(answer, fallback=repr)
+        number, call, asked = self._begin(tool, params)
+        return self._end(number, call, real() if asked else call.answer)
 
 
 def _die() -> None:
@@ -226,20 +221,12 @@ def run_bare(run: BareRun) -> BareEnd:
     return BareEnd(framework=framework, resumes=resumes, tools=counter.tools)
 
 
-#: By the package that an agent's class comes from.
-_FRAMEWORKS: Final = {
-    "pydantic_ai": "pydantic-ai",
-    "agents": "openai-agents",
-    "langgraph": "langgraph",
-}
 FUNCTION: Final = "a function"
 
 
 def framework_of(agent: Any) -> str:
     """Return the framework of an agent. Raises ``NotTried``."""
-    packages = [one.__module__.partition(".")[0] for one in type(agent).__mro__]
-    found = next((_FRAMEWORKS[one] for one in packages if one in _FRAMEWORKS), None)
-    if found is not None:
+    if (found := find_framework(agent)) is not None:
         return found
     if inspect.iscoroutinefunction(agent):
         return FUNCTION

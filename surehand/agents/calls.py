@@ -367,14 +367,36 @@ def price_turn(provider: str, model: str, usage: dict[str, int]) -> Decimal:
         return Decimal(0)
 
 
+#: By the package that the class of an agent, or of a graph, comes from.
+_FRAMEWORKS: Final = {
+    "pydantic_ai": "pydantic-ai",
+    "agents": "openai-agents",
+    "langgraph": "langgraph",
+}
+
+
+def find_framework(agent: object) -> str | None:
+    """Return the framework of an agent, which may not be installed; ``None``: it is of none."""
+    packages = (one.__module__.partition(".")[0] for one in type(agent).__mro__)
+    return next((_FRAMEWORKS[one] for one in packages if one in _FRAMEWORKS), None)
+
+
+def import_adapter(framework: str) -> Any:
+    """Return our module for a framework. Raises ``ImportError``, which says what to do."""
+    try:
+        return importlib.import_module(f"surehand.agents.{framework.replace('-', '_')}")
+    except ImportError as error:
+        extra = framework.replace("langgraph", "langchain")
+        remedy = f"pip install 'surehand[{extra}]' for the worker"
+        raise ImportError(f"{framework} cannot be imported ({error}): {remedy}") from error
+
+
 def _import_asker(framework: str) -> AskModel:
     async def ask(asked: TurnRequest) -> Said:
         try:
-            module = importlib.import_module(f"surehand.agents.{framework.replace('-', '_')}")
+            said: Said = await import_adapter(framework).ask(asked)
         except ImportError as error:
-            remedy = f"pip install 'surehand[{framework}]' for the worker"
-            raise Permanent(f"{framework} cannot be imported ({error}): {remedy}") from error
-        said: Said = await module.ask(asked)
+            raise Permanent(str(error)) from error
         return said
 
     return ask

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Final
-
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import JsonValue
 
-    from surehand.agents.calls import named
+    from surehand.agents import calls
     from surehand.workflows import names
     from surehand.workflows.contracts.runs import RunResult, StartRun
     from surehand.workflows.run.code_run import CodeRun, StepFailed, StepMaker
-
-#: By the package that agents come from: the extra that a worker needs, and the module of ours.
-_FRAMEWORKS: Final = {
-    "agents": ("openai-agents", "openai_agents"),
-    "langgraph": ("langchain", "langgraph"),
-}
 
 
 @workflow.defn(name=names.MODEL_RUN)
@@ -33,24 +24,14 @@ class ModelRun(CodeRun):
 
     async def _agent(self, steps: StepMaker) -> JsonValue:
         plan = self._data.request.plan
-        agent = None if plan.agent is None else named(plan.agent)
+        agent = None if plan.agent is None else calls.named(plan.agent)
         if plan.agent is not None and agent is None:
             reason = "is in no module that SUREHAND_AGENT_MODULES names for the worker"
             raise StepFailed(f"{plan.agent} {reason}", called=False)
-        framework, module_name = next(
-            (one for package, one in _FRAMEWORKS.items() if _made_with(agent, package)),
-            ("pydantic-ai", "pydantic_ai"),
-        )
         with workflow.unsafe.imports_passed_through():
             try:
-                module = importlib.import_module(f"surehand.agents.{module_name}")
+                module = calls.import_adapter(calls.find_framework(agent) or "pydantic-ai")
             except ImportError as error:
-                reason = f"pip install 'surehand[{framework}]' for the worker ({error})"
-                raise StepFailed(f"{framework} is not there: {reason}", called=False) from error
+                raise StepFailed(str(error), called=False) from error
         output: JsonValue = await module.run_agent(steps, plan)
         return output
-
-
-def _made_with(agent: object, package: str) -> bool:
-    """Return whether an agent is of a framework, which may not be installed."""
-    return any(one.__module__.partition(".")[0] == package for one in type(agent).__mro__)

@@ -268,6 +268,7 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
     return result.final_output
 
 
+@dataclass(frozen=True)
 class _Continuing(agents.RunHooks[Any]):
     """Continues the run as new before a turn, once its history is long.
 
@@ -275,9 +276,8 @@ class _Continuing(agents.RunHooks[Any]):
     conversation is not the run's.
     """
 
-    def __init__(self, steps: StepMaker, names: frozenset[str]) -> None:
-        self._steps = steps
-        self._names = names
+    steps: StepMaker
+    names: frozenset[str]
 
     async def on_llm_start(
         self,
@@ -287,8 +287,8 @@ class _Continuing(agents.RunHooks[Any]):
         input_items: list[agents.TResponseInputItem],
     ) -> None:
         """Leave what is said to the next execution, if it finds the agent."""
-        steps = self._steps
-        if steps.history_is_long and steps.idle and agent.name in self._names:
+        steps = self.steps
+        if steps.history_is_long and steps.idle and agent.name in self.names:
             told = to_jsonable_python(input_items)
             await steps.continue_as_new({"agent": agent.name, "messages": told})
 
@@ -315,28 +315,28 @@ def model_named(name: str) -> agents.Model:
     return found if isinstance(found, agents.Model) else _PROVIDER.get_model(name)
 
 
+@dataclass(frozen=True)
 class _RecordedModels(agents.ModelProvider):
     """Provides models whose turns are steps of the run."""
 
-    def __init__(self, own: Sequence[str], timeout: timedelta) -> None:
-        self._own = own
-        self._timeout = timeout
+    own: tuple[str, ...]
+    timeout: timedelta
 
     def get_model(self, model_name: str | None) -> agents.Model:
         if model_name is None:
             raise agents.UserError(
                 "the agent names no model: a run does not take one from a worker"
             )
-        return model(model_name, own=self._own, turn_timeout=self._timeout)
+        return model(model_name, own=self.own, turn_timeout=self.timeout)
 
 
+@dataclass(frozen=True)
 class _RecordedModel(agents.Model):
     """A model whose turns are steps of the run."""
 
-    def __init__(self, name: str, own: frozenset[str], timeout: timedelta) -> None:
-        self._name = name
-        self._own = own
-        self._timeout = timeout
+    name: str
+    own: frozenset[str]
+    timeout: timedelta
 
     async def get_response(
         self,
@@ -353,7 +353,7 @@ class _RecordedModel(agents.Model):
         prompt: Any,
     ) -> agents.ModelResponse:
         if current_steps() is None:
-            return await model_named(self._name).get_response(
+            return await model_named(self.name).get_response(
                 *(system_instructions, input, model_settings, tools),
                 *(output_schema, handoffs, tracing),
                 previous_response_id=previous_response_id,
@@ -380,11 +380,11 @@ class _RecordedModel(agents.Model):
         ours = {tool.name for tool in tools if isinstance(tool, RunTool)}
         said, turn_id = await steps.turn(
             FRAMEWORK,
-            self._name,
+            self.name,
             setup.model_dump_json(),
             [to_json(message).decode() for message in messages],
             known_by=to_json(list(_list_said(messages, ours))).decode(),
-            timeout=self._timeout,
+            timeout=self.timeout,
             foreign=any(offered.kind in HOSTED for offered in setup.tools),
         )
         response = RESPONSE.validate_json(said)
@@ -399,10 +399,10 @@ class _RecordedModel(agents.Model):
     def stream_response(self, *args: Any, **kwargs: Any) -> Any:
         if current_steps() is not None:
             raise agents.UserError("inside a run use Runner.run(); a turn is not streamed")
-        return model_named(self._name).stream_response(*args, **kwargs)
+        return model_named(self.name).stream_response(*args, **kwargs)
 
     def _describe_tool(self, tool: agents.Tool) -> OfferedTool:
-        if not isinstance(tool, RunTool | _HumanTool) and tool.name not in self._own:
+        if not isinstance(tool, RunTool | _HumanTool) and tool.name not in self.own:
             if isinstance(tool, agents.FunctionTool):
                 raise agents.UserError(own_tool(tool.name, "model(own=[...])"))
             raise agents.UserError(provider_tool(tool.name, "model(own=[...])"))
@@ -511,23 +511,23 @@ async def _refuse_call(*_: Any) -> NoReturn:
     raise AssertionError("a model calls no tool: the run does")
 
 
+@dataclass
 class _Output(agents.AgentOutputSchemaBase):
     """The output that a model has to come to, as its provider is told of it."""
 
-    def __init__(self, wanted: Wanted) -> None:
-        self._wanted = wanted
+    wanted: Wanted
 
     def is_plain_text(self) -> bool:
         return False
 
     def name(self) -> str:
-        return self._wanted.name
+        return self.wanted.name
 
     def json_schema(self) -> dict[str, Any]:
-        return self._wanted.schema_
+        return self.wanted.schema_
 
     def is_strict_json_schema(self) -> bool:
-        return self._wanted.strict
+        return self.wanted.strict
 
     def validate_json(self, json_str: str) -> Any:
         return from_json(json_str)

@@ -236,10 +236,7 @@ class _RecordedModel(WrapperModel):
         self, wrapped: Model, name: str, own: Set[str], human: Set[str], timeout: timedelta
     ) -> None:
         super().__init__(wrapped)
-        self._own = own
-        self._human = human
-        self._name = name
-        self._timeout = timeout
+        self._name, self._own, self._human, self._timeout = name, own, human, timeout
 
     async def __aenter__(self) -> _RecordedModel:
         # The worker opens the model where it asks it.
