@@ -33,14 +33,14 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from email.utils import format_datetime
 from html import escape
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import quote, unquote, urlsplit
 
 import httpx
@@ -69,6 +69,7 @@ from surehand.process.settings import (
 from surehand.workflows.identity import DEFAULT_TENANT
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 SECRET_PREFIX: Final = "whsec_"
 #: Bytes, as the protocol has it.
@@ -105,6 +106,13 @@ def url_of(text: str) -> httpx.URL:
     if url.scheme not in ("http", "https") or not url.host:
         raise ValueError(form)
     return url
+
+
+def private_url_of(text: str) -> httpx.URL:
+    """Return where a secret is sent to. Raises ``ValueError``."""
+    if not is_private(text):
+        raise ValueError("must be https://host/path: http is for this machine")
+    return url_of(text)
 
 
 def signature(secret: bytes, message_id: str, timestamp: int, body: bytes) -> str:
@@ -146,17 +154,13 @@ class Webhook:
                 # What it answers beside the code is not read, however much that is.
                 client.stream("POST", self._url, content=body, headers=headers) as response,
             ):
-                code, later = response.status_code, response.headers.get("Retry-After")
+                pass
         except (httpx.HTTPError, TimeoutError) as error:
             # It may have arrived all the same: its id tells the receiver that it comes again.
             raise NotDelivered(f"{type(error).__name__}: {error}") from error
-        if code == _GONE:
+        if response.status_code == _GONE:
             raise ReceiverGone("HTTP 410: the receiver wants nothing more")
-        if not 200 <= code < 300:
-            message = f"HTTP {code}"
-            if later is None or code not in _LATER:
-                raise NotDelivered(message)
-            raise NotDelivered(message, read_retry_after(later, datetime.now(UTC)))
+        _check_status(response, "webhook")
 
 
 _PORTS: Final = {"smtp": 587, "smtps": 465}
@@ -456,7 +460,8 @@ class Teams(ChatNotifier):
 def _check_status(response: httpx.Response, what: str, unreachable: Collection[int] = ()) -> None:
     code, later = response.status_code, response.headers.get("Retry-After")
     if not response.is_success:
-        pause = read_retry_after(later, datetime.now(UTC)) if later else timedelta(0)
+        named = later is not None and code in _LATER
+        pause = read_retry_after(later, datetime.now(UTC)) if named else timedelta(0)
         kind = _Unreachable if code in unreachable else NotDelivered
         raise kind(f"{what}: HTTP {code}", pause)
 
@@ -529,7 +534,7 @@ def load_notifiers(settings: Settings) -> dict[str, Notifier]:
     twice = [name for name, count in Counter(settings.notify).items() if count > 1]
     if twice:
         raise _wrong("NOTIFY", f"names {twice[0]} twice")
-    return {name: _load(name, settings) for name in settings.notify}
+    return {name: _load_notifier(name, settings) for name in settings.notify}
 
 
 def where(notifiers: Mapping[str, Notifier]) -> str:
@@ -541,61 +546,36 @@ def where(notifiers: Mapping[str, Notifier]) -> str:
     return ", ".join(shown)
 
 
-def _load(name: str, settings: Settings) -> Notifier:
-    match name:
-        case "log":
-            return LogNotifier()
-        case "webhook":
-            return _webhook(settings)
-        case "smtp":
-            return _mail(settings)
-        case "slack":
-            return _slack(settings)
-        case "teams":
-            return _teams(settings)
-        case _ if is_named(name):
-            return _own(name)
-        case _:
-            raise _wrong(
-                "NOTIFY",
-                f"{name!r} is neither log, webhook, smtp, slack, teams nor module:name of your own",
-            )
+def _load_notifier(name: str, settings: Settings) -> Notifier:
+    if name in _LOADERS:
+        return _LOADERS[name](settings)
+    if is_named(name):
+        return _own(name)
+    raise _wrong("NOTIFY", f"{name!r} is neither {', '.join(_LOADERS)} nor module:name of your own")
 
 
 def _webhook(settings: Settings) -> Webhook:
-    url, secret = settings.webhook_url.get_secret_value(), settings.webhook_secret
-    _require("webhook", {"WEBHOOK_URL": url, "WEBHOOK_SECRET": secret.get_secret_value()})
-    target = _read_url("WEBHOOK_URL", url)
-    try:
-        return Webhook(target, secret_of(secret.get_secret_value()))
-    except ValueError as error:
-        raise _wrong("WEBHOOK_SECRET", str(error)) from error
+    url = settings.webhook_url.get_secret_value()
+    secret = settings.webhook_secret.get_secret_value()
+    _require("webhook", {"WEBHOOK_URL": url, "WEBHOOK_SECRET": secret})
+    return Webhook(_read("WEBHOOK_URL", url, url_of), _read("WEBHOOK_SECRET", secret, secret_of))
 
 
 def _mail(settings: Settings) -> Mail:
-    url = settings.smtp_url.get_secret_value()
-    given = {
-        "SMTP_URL": url,
-        "SMTP_FROM": settings.smtp_from,
-        "SMTP_TO": ",".join(settings.smtp_to),
-    }
-    _require("smtp", given)
-    for name, addresses in (("SMTP_FROM", (settings.smtp_from,)), ("SMTP_TO", settings.smtp_to)):
+    url, sender, to = settings.smtp_url.get_secret_value(), settings.smtp_from, settings.smtp_to
+    _require("smtp", {"SMTP_URL": url, "SMTP_FROM": sender, "SMTP_TO": ",".join(to)})
+    for name, addresses in (("SMTP_FROM", (sender,)), ("SMTP_TO", to)):
         for address in addresses:
             if not ADDRESS.fullmatch(address):
                 raise _wrong(name, f"{address!r} is no mail address such as ops@example.com")
-    try:
-        server = mail_server(url)
-    except ValueError as error:
-        raise _wrong("SMTP_URL", str(error)) from error
-    return Mail(server, settings.smtp_from, settings.smtp_to)
+    return Mail(_read("SMTP_URL", url, mail_server), sender, to)
 
 
 def _slack(settings: Settings) -> Slack:
     token, given = settings.slack_token.get_secret_value(), settings.slack_channels
     _require("slack", {"SLACK_TOKEN": token, "SLACK_CHANNELS": ",".join(given)})
     channels = _read_channels("SLACK_CHANNELS", given, _SLACK_CHANNEL, "C0123456789")
-    return Slack(_read_private("SLACK_URL", settings.slack_url), token, channels)
+    return Slack(_read("SLACK_URL", settings.slack_url, private_url_of), token, channels)
 
 
 def _teams(settings: Settings) -> Teams:
@@ -605,8 +585,17 @@ def _teams(settings: Settings) -> Teams:
     _require("teams", {**needed, "TEAMS_CHANNELS": ",".join(given)})
     example = "19:0123abcd@thread.tacv2"
     channels = _read_channels("TEAMS_CHANNELS", given, _TEAMS_CHANNEL, example)
-    to = _read_private("TEAMS_URL", settings.teams_url)
-    return Teams(to, channels, _read_private("TEAMS_TOKEN_URL", url), bot)
+    to = _read("TEAMS_URL", settings.teams_url, private_url_of)
+    return Teams(to, channels, _read("TEAMS_TOKEN_URL", url, private_url_of), bot)
+
+
+_LOADERS: Final[Mapping[str, Callable[[Settings], Notifier]]] = {
+    "log": lambda _: LogNotifier(),
+    "webhook": _webhook,
+    "smtp": _mail,
+    "slack": _slack,
+    "teams": _teams,
+}
 
 
 def _read_channels(
@@ -618,18 +607,11 @@ def _read_channels(
     return channels
 
 
-def _read_url(name: str, text: str) -> httpx.URL:
+def _read(name: str, text: str, parse: Callable[[str], T]) -> T:
     try:
-        return url_of(text)
+        return parse(text)
     except ValueError as error:
         raise _wrong(name, str(error)) from error
-
-
-def _read_private(name: str, text: str) -> httpx.URL:
-    """Return where a secret is sent to."""
-    if not is_private(text):
-        raise _wrong(name, "must be https://host/path: http is for this machine")
-    return _read_url(name, text)
 
 
 def _own(name: str) -> Notifier:
