@@ -173,25 +173,19 @@ _DEATH_PAUSE: Final = 0.02
 _THAWED_S: Final = 30.0
 
 
+@dataclass
 class Workers:
     """Workers that share a ledger and a task queue; leaving its ``with`` block kills them."""
 
-    def __init__(
-        self,
-        variables: Mapping[str, str],
-        folder: Path,
-        loaded: Sequence[str],
-        settings: Mapping[str, str],
-    ) -> None:
-        self._variables = variables
-        self._loaded = loaded
-        self._folder = folder
-        self._settings = settings
-        self._alive: list[Child] = []
-        self._frozen: list[Child] = []
-        self._started = 0
-        self.died_at: float | None = None
-        """When a worker was seen to be dead or frozen, by this process's monotonic clock."""
+    variables: Mapping[str, str]
+    folder: Path
+    loaded: Sequence[str]
+    settings: Mapping[str, str]
+    died_at: float | None = None
+    """When a worker was seen to be dead or frozen, by this process's monotonic clock."""
+    _alive: list[Child] = field(default_factory=list)
+    _frozen: list[Child] = field(default_factory=list)
+    _started: int = 0
 
     def __enter__(self) -> Self:
         return self
@@ -203,24 +197,24 @@ class Workers:
     @property
     def killed(self) -> bool:
         """Return whether a worker has killed or frozen itself, as it was told to."""
-        return Path(self._settings["crash_once"]).exists()
+        return Path(self.settings["crash_once"]).exists()
 
     async def start(self, count: int = 1, **changes: str) -> None:
         """Start workers and wait until they take work."""
-        settings = {**self._settings, **changes}
+        settings = {**self.settings, **changes}
         new = []
         for _ in range(count):
             self._started += 1
             name = f"worker-{self._started}"
-            new.append(start_worker(self._variables, self._folder, name, *self._loaded, **settings))
+            new.append(start_worker(self.variables, self.folder, name, *self.loaded, **settings))
             self._alive.append(new[-1])
         for one in new:
             await asyncio.to_thread(one.wait_said, READY)
 
     async def start_release(self) -> None:
         """Start a worker whose tools have shorter timeouts, and whose lease is shorter."""
-        modules = self._variables["SUREHAND_TOOL_MODULES"].split(",")
-        (self._folder / f"{_MODULE}.py").write_text(
+        modules = self.variables["SUREHAND_TOOL_MODULES"].split(",")
+        (self.folder / f"{_MODULE}.py").write_text(
             "from surehand.drill.environment import shorten_tools\n\n"
             f"globals().update(shorten_tools({[name.strip() for name in modules]!r}))\n",
             encoding="utf-8",
@@ -243,7 +237,7 @@ class Workers:
     async def watch_deaths(self) -> None:
         """See the one death that is meant to be; any other is an error."""
         while True:
-            if self._settings.get("crash_by") and self.killed and self.died_at is None:
+            if self.settings.get("crash_by") and self.killed and self.died_at is None:
                 # Whoever is to be frozen works alone.
                 self._frozen, self._alive = self._alive, []
                 self.died_at = time.monotonic()

@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -48,23 +48,20 @@ from surehand.workflows.ports import DESCRIBE_TOOLS
 T = TypeVar("T")
 
 
+@dataclass
 class Suite:
     """One drill."""
 
-    def __init__(
-        self,
-        request: DrillRequest,
-        environment: Environment,
-        settings: ClientSettings,
-        variables: Mapping[str, str],
-        say: Callable[[str], None],
-    ) -> None:
-        """Prepare a drill; ``say`` is told how far it is."""
-        self.request = request
-        self.environment = environment
-        self.settings = settings
-        self.variables = environment.make_variables(variables)
-        self._say = say
+    request: DrillRequest
+    environment: Environment
+    settings: ClientSettings
+    own: InitVar[Mapping[str, str]]
+    """The user's variables."""
+    say: Callable[[str], None]
+    """It is told how far the drill is."""
+
+    def __post_init__(self, own: Mapping[str, str]) -> None:
+        self.variables = self.environment.make_variables(own)
 
     async def run(self) -> report.DrillReport:
         """Play all cases and return what they show."""
@@ -81,7 +78,7 @@ class Suite:
         ok = bool(cells) and good and tally.holds and not fault_free.violations
         if not ok:
             environment.kept = True
-            self._say(f"Ledgers and logs of all cases are kept in {environment.folder}")
+            self.say(f"Ledgers and logs of all cases are kept in {environment.folder}")
         return report.DrillReport(
             ok=ok,
             plan=request.plan_name,
@@ -98,7 +95,7 @@ class Suite:
 
     async def _play_baseline(self) -> judge.Baseline:
         """Play the fault-free run twice: two that differ are no measure for a third."""
-        self._say("Fault-free: two runs, which every other one is compared with")
+        self.say("Fault-free: two runs, which every other one is compared with")
         if self.request.parallel > 1:
             first, second = await run_together(self._play_undisturbed(), self._play_undisturbed())
         else:
@@ -238,18 +235,18 @@ class Suite:
                         latest = time.monotonic() + case.latest_effect.total_seconds()
                         arrived_at = max(arrived_at, latest)
                 done[number] = cell
-                self._say(f"{len(done)}/{len(wanted)}  {report.describe_cell(cell)}")
+                self.say(f"{len(done)}/{len(wanted)}  {report.describe_cell(cell)}")
 
         await run_together(*(play_one_after_another() for _ in range(self.request.parallel)))
         if killed:
             wait = max(arrived_at - time.monotonic(), 0)
-            self._say(f"Waiting {wait:.0f} s for what dead workers have sent")
+            self.say(f"Waiting {wait:.0f} s for what dead workers have sent")
             await asyncio.sleep(wait)
         for number, case in killed.items():
             await case.look_at_world()
             done[number] = case.judge_cell(wanted[number], baseline)
             if done[number].outcome not in report.GOOD:
-                self._say(f"Now it differs: {report.describe_cell(done[number])}")
+                self.say(f"Now it differs: {report.describe_cell(done[number])}")
         return [done[number] for number in range(len(wanted))]
 
 

@@ -20,10 +20,11 @@ import re
 import sys
 import unicodedata
 from argparse import ArgumentParser
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, Final, NamedTuple
@@ -1126,10 +1127,8 @@ def find_unproven(receipt: Mapping[str, Any]) -> Iterator[Break]:
             yield Break(told["seq"], f"the signature of decision {name[0]} is missing")
     asked = {e["body"]["approval_id"]: e for e in receipt["events"] if e["type"] == _REQUESTED}
     for row in receipt["decisions"]:
-        what, event = (
-            f"decision {row['decision_id']} of {row['approver']}",
-            votes.get(_vote_name(row)),
-        )
+        what = f"decision {row['decision_id']} of {row['approver']}"
+        event = votes.get(_vote_name(row))
         if event is None:
             yield Break(0, f"{what} counts in the ledger, but no event tells of it")
             continue
@@ -1256,7 +1255,8 @@ def find_problems(receipt: Mapping[str, Any], trusted: Collection[str] = ()) -> 
     ``trusted``: ids of keys, of which one has to have signed it; none: any may have.
     """
     found: list[Break] = []
-    for check in (_judge_chain, _judge_signature(trusted), find_unproven, _judge_story):
+    judge_signature = partial(_judge_signature, trusted)
+    for check in (_judge_chain, judge_signature, find_unproven, _judge_story):
         try:
             found += check(receipt)
         except Invalid as error:
@@ -1270,35 +1270,28 @@ def _judge_chain(receipt: Mapping[str, Any]) -> Iterator[Break]:
     events = receipt["events"]
     if not events:
         yield Break(0, "it has no events")
-    found = verify_chain(events)
-    if found is not None:
-        yield found
+    yield from filter(None, [verify_chain(events)])
     others = (event for event in events if event["run_id"] != receipt["run_id"])
     yield from (Break(event["seq"], "is of another run") for event in others)
 
 
-def _judge_story(receipt: Mapping[str, Any]) -> list[Break]:
-    found = verify_story(receipt["events"])
-    return [] if found is None else [found]
+def _judge_story(receipt: Mapping[str, Any]) -> Iterable[Break]:
+    return filter(None, [verify_story(receipt["events"])])
 
 
-def _judge_signature(trusted: Collection[str]) -> Callable[[Mapping[str, Any]], Iterator[Break]]:
-    def judge_signed(receipt: Mapping[str, Any]) -> Iterator[Break]:
-        claims = read_signature(receipt, trusted)
-        if claims["run_id"] != receipt["run_id"]:
-            yield Break(0, f"the signature is over the receipt of another run, {claims['run_id']}")
-        if claims["aud"] != f"surehand:{receipt['tenant']}":
-            yield Break(0, "the signature is for another tenant")
-        if claims["seq"] < len(receipt["events"]):
-            yield Break(claims["seq"] + 1, "was added after the receipt was signed")
-        else:
-            found = verify_chain(receipt["events"], [SignedHead(claims["seq"], claims["head"])])
-            if found is not None:
-                yield found
-        if claims["content"] != digest_of(without_signature(receipt)):
-            yield Break(0, "it is not what was signed: something was changed")
-
-    return judge_signed
+def _judge_signature(trusted: Collection[str], receipt: Mapping[str, Any]) -> Iterator[Break]:
+    claims = read_signature(receipt, trusted)
+    if claims["run_id"] != receipt["run_id"]:
+        yield Break(0, f"the signature is over the receipt of another run, {claims['run_id']}")
+    if claims["aud"] != f"surehand:{receipt['tenant']}":
+        yield Break(0, "the signature is for another tenant")
+    if claims["seq"] < len(receipt["events"]):
+        yield Break(claims["seq"] + 1, "was added after the receipt was signed")
+    else:
+        head = SignedHead(claims["seq"], claims["head"])
+        yield from filter(None, [verify_chain(receipt["events"], [head])])
+    if claims["content"] != digest_of(without_signature(receipt)):
+        yield Break(0, "it is not what was signed: something was changed")
 
 
 def read_signature(receipt: Mapping[str, Any], trusted: Collection[str]) -> Claims:
@@ -1328,7 +1321,8 @@ def describe_receipt(receipt: Mapping[str, Any], trusted: Collection[str]) -> It
     yield f"  {len(events)} events: none was changed, added, moved or taken away."
     yield f"  The newest one's hash: {claims['head']}."
     yield from _describe_start(receipt)
-    yield from map(_describe_decision(receipt), receipt["decisions"])
+    keys = {key["kid"]: key for key in receipt["keys"]}
+    yield from (_describe_decision(row, keys.get(row["kid"])) for row in receipt["decisions"])
     yield from _describe_effects(events)
     erased = find_erasure(events)
     if erased is not None:
@@ -1337,7 +1331,7 @@ def describe_receipt(receipt: Mapping[str, Any], trusted: Collection[str]) -> It
     yield "Trusted:"
     used = {row["kid"] for part in ("decisions", "standing") for row in receipt[part]}
     used |= {receipt["start"]["kid"]}
-    owners = {key["kid"]: key["principal"] for key in receipt["keys"] if key["kid"] in used}
+    owners = {one: key["principal"] for one, key in keys.items() if one in used}
     for one, owner in ({kid: claims["sub"]} | owners).items():
         why = "you have named it" if one in trusted else f"so says {claims['sub']}'s signature"
         if one == kid and one not in trusted:
@@ -1364,27 +1358,21 @@ def _describe_start(receipt: Mapping[str, Any]) -> Iterator[str]:
     yield f"  Started by {start['started_by']} for {start['user']}, {how}."
 
 
-def _describe_decision(receipt: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], str]:
-    keys = {key["kid"]: key for key in receipt["keys"]}
-
-    def describe_one(row: Mapping[str, Any]) -> str:
-        how = "NOT signed: the name is only claimed"
-        if row["kid"] is not None:
-            kind = "key" if keys[row["kid"]]["passkey"] is None else "passkey"
-            how = f"signed with {kind} {row['kid']}"
-            if keys[row["kid"]]["principal"] == "chat":
-                how = f"by a button in a chat, for which key {row['kid']} vouches"
-        who = row["approver"]
-        if row["standing_id"] is not None:
-            who = f"{who}'s standing approval {row['standing_id']}"
-        if row["deputy_for"] is not None:
-            who = f"{who} for {row['deputy_for']}"
-        return (
-            f"  {who} said {row['outcome']} to {row['approval_id']} on"
-            f" {shown_time(row['at_ms'] // 1000)}, over params {row['params_hash']}, {how}."
-        )
-
-    return describe_one
+def _describe_decision(row: Mapping[str, Any], key: Mapping[str, Any] | None) -> str:
+    how = "NOT signed: the name is only claimed"
+    if key is not None:
+        how = f"signed with {'key' if key['passkey'] is None else 'passkey'} {key['kid']}"
+        if key["principal"] == "chat":
+            how = f"by a button in a chat, for which key {key['kid']} vouches"
+    who = row["approver"]
+    if row["standing_id"] is not None:
+        who = f"{who}'s standing approval {row['standing_id']}"
+    if row["deputy_for"] is not None:
+        who = f"{who} for {row['deputy_for']}"
+    return (
+        f"  {who} said {row['outcome']} to {row['approval_id']} on"
+        f" {shown_time(row['at_ms'] // 1000)}, over params {row['params_hash']}, {how}."
+    )
 
 
 def _describe_effects(events: Sequence[Event]) -> Iterator[str]:
