@@ -108,9 +108,7 @@ def adopt_graph(graph: Any, names: list[str]) -> None:
     async def ask_model(self: Any, input: Any, config: Any = None, **more: Any) -> Any:
         if current_steps() is None or isinstance(self, RecordedModel):
             return await asked(self, input, config, **more)
-        recorded = RecordedModel(
-            model=name_model(self), own=None, turn_timeout=TURN_TIMEOUT, cache=False
-        )
+        recorded = RecordedModel(model=name_model(self), own=None, turn_timeout=TURN_TIMEOUT)
         if "tools" in more:
             more["tools"] = [convert_to_openai_tool(tool) for tool in more["tools"]]
         return await recorded.ainvoke(input, config, **more)

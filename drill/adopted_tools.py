@@ -11,43 +11,33 @@ from surehand.activities.mcp.tools import params_model
 from surehand.activities.tools.failures import Permanent
 from surehand.activities.tools.tool import Found, NotFound, Tool, ToolContext
 from surehand.activities.tools.toolbox import READ, WRITE, tool
+from surehand.drill import bare_agent
 from surehand.drill.adopted_agent import call_as_step
-from surehand.drill.bare_agent import (
-    ADOPTED,
-    MADE,
-    WORLD,
-    AgentTool,
-    BareRun,
-    CountedCall,
-    note_call,
-    read_calls,
-    replace_functions,
-)
 
 
-def make_tool(run: BareRun, offered: AgentTool) -> Tool:
+def make_tool(run: bare_agent.BareRun, offered: bare_agent.AgentTool) -> Tool:
     """Return a tool that counts what it would do, and finds it again by its key."""
-    agent, world, name = run.agent, run.folder / WORLD, offered.name
+    agent, world, name = run.agent, run.folder / bare_agent.WORLD, offered.name
 
     async def read_known(params: Any, ctx: ToolContext) -> Any:
         given = params.model_dump(mode="json")
-        known = agent.find_answer(CountedCall(tool=name, params=given, reads=True))
+        known = agent.find_answer(bare_agent.CountedCall(tool=name, params=given, reads=True))
         if known is None:
             raise Permanent("the agent has not asked for this in the run that nothing happened to")
         return known.answer
 
     async def count_write(params: Any, ctx: ToolContext) -> Any:
         given = params.model_dump(mode="json")
-        made = CountedCall(
+        made = bare_agent.CountedCall(
             tool=name, params=given, reads=False, key=ctx.idempotency_key, run=ctx.run_id
         )
         known = agent.find_answer(made)
-        answer = agent.answers.get(name, MADE) if known is None else known.answer
-        note_call(world, made.model_copy(update={"answer": answer}))
+        answer = agent.answers.get(name, bare_agent.MADE) if known is None else known.answer
+        bare_agent.note_call(world, made.model_copy(update={"answer": answer}))
         return answer
 
     async def find_made(params: Any, ctx: ToolContext) -> Found | NotFound:
-        made = [one for one in read_calls(world) if one.key == ctx.idempotency_key]
+        made = [one for one in bare_agent.read_calls(world) if one.key == ctx.idempotency_key]
         return Found(made[0].answer) if made else NotFound()
 
     function = read_known if offered.reads else count_write
@@ -65,10 +55,12 @@ def make_tool(run: BareRun, offered: AgentTool) -> Tool:
     )(function)
 
 
-if ADOPTED in os.environ:  # a worker of a comparison; this module has no tools otherwise
-    tried = BareRun.model_validate_json(Path(os.environ[ADOPTED]).read_text(encoding="utf-8"))
+if bare_agent.ADOPTED in os.environ:  # a worker of a comparison; this module has no tools otherwise
+    tried = bare_agent.BareRun.model_validate_json(
+        Path(os.environ[bare_agent.ADOPTED]).read_text(encoding="utf-8")
+    )
     globals().update(
         {f"tool_{one.name}": make_tool(tried, one) for one in tried.agent.tools.values()}
     )
     if tried.agent.functions:  # before the agent's module takes them
-        replace_functions(tried.agent, lambda *_: None, call_as_step)
+        bare_agent.replace_functions(tried.agent, lambda *_: None, call_as_step)

@@ -322,13 +322,13 @@ class RunTree:
     def count_in_doubt(self) -> int:
         return sum(entry["state"] in _IN_DOUBT for entry in self.entries)
 
-    def describe_entries(self) -> list[str]:
-        """Return all entries, in words that are the same of every run."""
-        return self._describe_rows(self.entries)
+    def describe_entries(self, entries: list[dict[str, Any]]) -> list[str]:
+        """Return entries in words that are the same of every run."""
+        return sorted(f"{self._name_step(e)}: {e['tool']} {e['state']}" for e in entries)
 
-    def describe_remaining(self) -> list[str]:
-        """Return those that stand, in the same words."""
-        return self._describe_rows(self._list_remaining())
+    def list_remaining(self) -> list[dict[str, Any]]:
+        """Return the entries that stand."""
+        return [e for e in self.entries if e["undoes"] is None and e["state"] in _REMAINING]
 
     def list_unreported(self, result: RunResult) -> Iterator[str]:
         """Yield what stands that a run's end does not account for, and nobody was told of.
@@ -340,14 +340,15 @@ class RunTree:
         children = {view.child for view in result.steps if view.id in succeeded and view.child}
         told = self._find_asked() | {view.entry_id for view in result.uncompensated}
         accounted: set[tuple[str, str]] = set()
-        for entry in self._list_remaining():
+        for entry in self.list_remaining():
             if entry["entry_id"] in told:
                 continue
             place = (entry["run_id"], entry["step_id"])
             if entry["run_id"] == self.run_id:
                 of_result = entry["step_id"] in succeeded
             else:
-                of_result = any(self._is_inside(entry["run_id"], child) for child in children)
+                inside = (child_run_id(child, "") for child in children)
+                of_result = entry["run_id"] in children or entry["run_id"].startswith((*inside,))
             if result.state is RunState.COMPLETED and of_result and place not in accounted:
                 accounted.add(place)
             else:
@@ -356,7 +357,7 @@ class RunTree:
     def list_not_unwound(self, unwound: Unwound) -> Iterator[str]:
         """Yield what stands of a run that was unwound from outside, and nobody was told of."""
         left = {one.step_id for one in unwound.left}
-        for entry in self._list_remaining():
+        for entry in self.list_remaining():
             own = entry["run_id"] == self.run_id
             step = entry["step_id"] if own else f"{entry['run_id']}/{entry['step_id']}"
             if entry["entry_id"] not in self._find_asked() and step not in left:
@@ -388,12 +389,6 @@ class RunTree:
             if event["type"] == "clock.set_back":
                 yield f"{event['step_id']}: a clock is said to be set back, and none was"
 
-    def _describe_rows(self, entries: list[dict[str, Any]]) -> list[str]:
-        return sorted(f"{self._name_step(e)}: {e['tool']} {e['state']}" for e in entries)
-
-    def _list_remaining(self) -> list[dict[str, Any]]:
-        return [e for e in self.entries if e["undoes"] is None and e["state"] in _REMAINING]
-
     def _find_asked(self) -> set[str]:
         """Return the entries that a human is asked about, or has given up."""
         return {
@@ -401,9 +396,6 @@ class RunTree:
             for row in self.interventions
             if row["state"] == "open" or row["outcome"] == "give_up"
         }
-
-    def _is_inside(self, run_id: str, child: str) -> bool:
-        return run_id == child or run_id.startswith(child_run_id(child, ""))
 
     def _name_step(self, entry: dict[str, Any]) -> str:
         """Return a step's name among those of all runs: ``pay/refund``."""

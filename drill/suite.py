@@ -461,7 +461,8 @@ class Case:
                 # Taken away once, however many child runs have the same user.
                 losses = min(played.tally.losses, 1)
                 played.tally = played.tally.model_copy(update={"losses": losses})
-                played.counted, played.remaining = tree.count_by_tool(), tree.describe_remaining()
+                played.counted = tree.count_by_tool()
+                played.remaining = tree.describe_entries(tree.list_remaining())
                 played.applied = sum(played.counted.values())
                 played.in_doubt = tree.count_in_doubt()
                 played.violations += [*tree.list_out_of_order(), *tree.list_clock_jumps()]
@@ -473,7 +474,7 @@ class Case:
         played.compared = {
             "run": end.state.value if end else played.no_end,
             "steps": {s.id: s.state.value for s in end.steps if s.id != HELD} if end else {},
-            "ledger": tree.describe_entries(),
+            "ledger": tree.describe_entries(tree.entries),
             "audit": audit,
         }
 

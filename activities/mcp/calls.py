@@ -18,16 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from surehand.activities.mcp import server_file
 from surehand.activities.mcp.server_file import Definition
+from surehand.activities.tools import failures
 from surehand.activities.tools.call_reports import NeedsAnswer
-from surehand.activities.tools.failures import (
-    DependencyDown,
-    NotAsReviewed,
-    OutcomeUnknown,
-    Permanent,
-    ReportedFailure,
-    ToolFault,
-    Transient,
-)
 from surehand.activities.tools.tool import ToolContext
 from surehand.process.files import replace_whole
 from surehand.process.settings import load_extra
@@ -82,7 +74,7 @@ def changed(full: str, reviewed: Definition, offered: Definition | None) -> str 
     )
 
 
-class ReportedError(Permanent):
+class ReportedError(failures.Permanent):
     """The tool itself has reported an error, and nothing was applied."""
 
     def __init__(self, message: str, said: str) -> None:
@@ -118,7 +110,7 @@ class McpCall:
                 # In a thread: how long it takes is the server's to say.
                 problem = await asyncio.to_thread(changed, self.full, self.reviewed, offered)
                 if problem is not None:
-                    raise NotAsReviewed(problem)
+                    raise failures.NotAsReviewed(problem)
                 sent = True
                 said = await self._sent(connection, params, ctx)
         except Exception as error:
@@ -154,20 +146,18 @@ class McpCall:
                 answers, state = await self._answered(said, ctx), said.request_state
             except NeedsAnswer as unanswered:
                 return unanswered
-        raise Permanent(f"{self.full} asks more than {_MOST_QUESTIONS} times")
+        raise failures.Permanent(f"{self.full} asks more than {_MOST_QUESTIONS} times")
 
-    def _fault(self, error: BaseException, sent: bool) -> ToolFault:
-        if isinstance(error, ToolFault):
+    def _fault(self, error: BaseException, sent: bool) -> failures.ToolFault:
+        if isinstance(error, failures.ToolFault):
             return error
         what = plain(f"{type(error).__name__}: {error}", _LONGEST_ERROR)
         if not sent:
-            return DependencyDown(f"{self.full}: the server cannot be reached: {what}")
+            return failures.DependencyDown(f"{self.full}: the server cannot be reached: {what}")
         if getattr(error, "code", None) in _REFUSED:
-            return Permanent(f"{self.full}: the server refuses the call: {what}")
-        return self._lost(f"{self.full}: its answer is lost: {what}")
-
-    def _lost(self, message: str) -> ToolFault:
-        return Transient(message) if self.tool.effect == "read" else OutcomeUnknown(message)
+            return failures.Permanent(f"{self.full}: the server refuses the call: {what}")
+        unknown = failures.Transient if self.tool.effect == "read" else failures.OutcomeUnknown
+        return unknown(f"{self.full}: its answer is lost: {what}")
 
     def _output(self, said: CallToolResult) -> Any:
         if said.is_error:
@@ -175,7 +165,7 @@ class McpCall:
             what = plain(" ".join(filter(None, texts)), _LONGEST_ERROR)
             message = f"{self.full} says: {what or 'an error'}"
             proven = self.tool.effect == "read" or self.tool.errors == "not-applied"
-            raise ReportedError(message, what) if proven else ReportedFailure(message)
+            raise ReportedError(message, what) if proven else failures.ReportedFailure(message)
         if said.structured_content is not None:
             return _bounded(said.structured_content)
         parts = [
@@ -198,13 +188,17 @@ class McpCall:
                 content = await self._asked(question, dict(schema), ctx)
                 answers[name] = {"action": "accept", "content": content}
             else:
-                raise Permanent(f"{self.full} asks for what no form can answer: {asked.method}")
+                raise failures.Permanent(
+                    f"{self.full} asks for what no form can answer: {asked.method}"
+                )
         return answers
 
     async def _followed(self, link: str, message: str, ctx: ToolContext) -> Any:
         """Return whether a human has done what the server wants at a link, which only they open."""
         if not _LINK.fullmatch(link):
-            raise Permanent(f"{self.full} asks to open what is no link: {plain(link, 200)}")
+            raise failures.Permanent(
+                f"{self.full} asks to open what is no link: {plain(link, 200)}"
+            )
         question = (
             f"{self.full} asks to open {link} in a browser. Answer accept once that is done there,"
             f" or decline. It says: {message}"
@@ -215,14 +209,14 @@ class McpCall:
         try:
             return await ctx.ask(question, schema)
         except (ValueError, RuntimeError) as error:
-            raise Permanent(f"{self.full} asks what cannot be asked: {error}") from error
+            raise failures.Permanent(f"{self.full} asks what cannot be asked: {error}") from error
 
 
 def innermost(error: BaseException) -> BaseException:
     """Return what went wrong first, out of the groups that task groups make of it."""
     while isinstance(error, BaseExceptionGroup):
         first: list[BaseException] = [*error.exceptions]
-        error = next((one for one in first if isinstance(one, ToolFault)), first[0])
+        error = next((one for one in first if isinstance(one, failures.ToolFault)), first[0])
     return error
 
 

@@ -225,24 +225,24 @@ class NeedsAnswer(BaseException):
         return digest({"question": self.question, "schema": self.schema})
 
 
+@dataclass
 class Answers:
     """What humans have answered to one call, handed out in the order of its questions.
 
     Each with the digest of its question: another one in its place is asked again.
     """
 
-    def __init__(self, given: Sequence[tuple[str, JsonValue]] = ()) -> None:
-        """Begin with the digests of the questions so far, and their answers."""
-        self._given = given
-        self._asked = 0
+    given: Sequence[tuple[str, JsonValue]] = ()
+    """The digests of the questions so far, and their answers."""
+    _asked: int = 0
 
     def next(self, question: str, schema: dict[str, Any] | None) -> JsonValue:
         """Return the answer to the call's next question. Raises ``NeedsAnswer``."""
         text = clean_text(str(question), LONGEST_QUESTION)
         needed = NeedsAnswer(text, dict(schema or {}), before=self._asked)
-        if self._asked >= len(self._given):
+        if self._asked >= len(self.given):
             raise needed
-        about, answer = self._given[self._asked]
+        about, answer = self.given[self._asked]
         if about != needed.digest:
             raise needed
         self._asked += 1

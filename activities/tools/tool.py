@@ -343,7 +343,8 @@ class Tool:
             **{name: getattr(self, name) for name in same},
             compensation=self.compensate.tool if self.compensate else None,
             cleanup=self.cleanup.tool if self.cleanup else None,
-            lookups=self._lookups(),
+            # For an earlier call and behind its own, where that fails; by state, also right before.
+            lookups=0 if self.lookup is None else 3 if self.lookup_by == "state" else 2,
         )
 
     def definition(self) -> ToolDefinition:
@@ -368,12 +369,6 @@ class Tool:
             return TypeAdapter(returned).json_schema(mode="serialization", by_alias=False)
         except PydanticUserError:  # of a type of the user's own, say
             return None
-
-    def _lookups(self) -> int:
-        if self.lookup is None:
-            return 0
-        # For an earlier call and behind its own, where that fails; by state, also right before it.
-        return 3 if self.lookup_by == "state" else 2
 
 
 def name_values(tool: str, values: Mapping[str, Any]) -> str:

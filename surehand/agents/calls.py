@@ -20,14 +20,7 @@ from pydantic_core import to_json
 from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.workflow import in_workflow
 
-from surehand.activities.tools.failures import (
-    DependencyDown,
-    Permanent,
-    RateLimited,
-    ToolFault,
-    Transient,
-    read_retry_after,
-)
+from surehand.activities.tools import failures
 from surehand.activities.tools.toolbox import ToolboxError
 from surehand.workflows.contracts.base import ARTIFACT, as_artifact
 from surehand.workflows.names import provider_names
@@ -144,15 +137,14 @@ def secret_in(value: object, path: str = "") -> str | None:
     return None
 
 
-def find_secret_problem(value: object) -> str | None:
-    """Return why a turn with these settings is refused, ``None``: it may be taken."""
-    path = secret_in(value)
-    if path is None:
-        return None
-    return (
-        f"{path} would be recorded with the turn, in plain: give it to the model or its client,"
-        " where the worker makes it"
-    )
+def refuse_secrets(refusal: type[Exception], settings: object, tools: object) -> None:
+    """Refuse a turn with settings, or tools of the provider's, in which a secret stands."""
+    path = secret_in({"settings": settings, "tools": tools})
+    if path is not None:
+        raise refusal(
+            f"{path} would be recorded with the turn, in plain: give it to the model or its client,"
+            " where the worker makes it"
+        )
 
 
 def prompt_of(plan: Plan) -> str:
@@ -342,20 +334,22 @@ def provider_tool(name: str, place: str) -> str:
 PAUSE: Final = timedelta(seconds=30)
 
 
-def make_rate_limited(text: str, named: str | None) -> RateLimited:
+def make_rate_limited(text: str, named: str | None) -> failures.RateLimited:
     """Return the failure, with the pause of its ``Retry-After``."""
-    return RateLimited(text, PAUSE if named is None else read_retry_after(named, datetime.now(UTC)))
+    return failures.RateLimited(
+        text, PAUSE if named is None else failures.read_retry_after(named, datetime.now(UTC))
+    )
 
 
-def read_status(text: str, status: int, retry_after: str | None) -> ToolFault:
+def read_status(text: str, status: int, retry_after: str | None) -> failures.ToolFault:
     """Return the failure that a status of HTTP means."""
     if status == 429:
         return make_rate_limited(text, retry_after)
     if status in (503, 529):
-        return DependencyDown(text)
+        return failures.DependencyDown(text)
     if status >= 500 or status in (408, 409):
-        return Transient(text)
-    return Permanent(text)
+        return failures.Transient(text)
+    return failures.Permanent(text)
 
 
 def price_turn(provider: str, model: str, usage: dict[str, int]) -> Decimal:
@@ -396,7 +390,7 @@ def _import_asker(framework: str) -> AskModel:
         try:
             said: Said = await import_adapter(framework).ask(asked)
         except ImportError as error:
-            raise Permanent(str(error)) from error
+            raise failures.Permanent(str(error)) from error
         return said
 
     return ask

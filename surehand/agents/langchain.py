@@ -25,7 +25,6 @@ from langchain_core.messages import (
     AIMessage,
     AnyMessage,
     BaseMessage,
-    InvalidToolCall,
     ToolCall,
     ToolMessage,
 )
@@ -43,22 +42,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from surehand.activities.effects.model_turns import Said, TurnRequest
 from surehand.activities.tools.failures import DependencyDown, Permanent, Transient
-from surehand.agents.calls import (
-    HUMAN_TOOLS,
-    OUTSIDE,
-    call_for_model,
-    call_human,
-    find_secret_problem,
-    is_told_by_people,
-    make_rate_limited,
-    named,
-    offer_tools,
-    own_tool,
-    place_calls,
-    price_turn,
-    provider_tool,
-    read_status,
-)
+from surehand.agents import calls
 from surehand.workflows.canonical_json import NotCanonical, canonical_json
 from surehand.workflows.plain_text import plain
 from surehand.workflows.run.code_run import TURN_TIMEOUT, StepMaker, current_steps
@@ -69,6 +53,7 @@ MESSAGE: Final[TypeAdapter[Any]] = TypeAdapter(AnyMessage)
 _OF_ONE_TURN: Final = {"messages", "jump_to", "structured_response"}
 #: What dictionaries have that describe a function, in any provider's form.
 _FUNCTION: Final = {"function", "parameters", "input_schema", "properties"}
+_BROKEN: Final = "its arguments are no JSON object: "
 
 
 class Setup(BaseModel):
@@ -163,7 +148,7 @@ class SurehandMiddleware(AgentMiddleware[Any, Any, Any]):
         """
         super().__init__()
         self._names = tuple(tools)
-        self._human = HUMAN_TOOLS if human else {}
+        self._human = calls.HUMAN_TOOLS if human else {}
         self._own = frozenset(own)
         self._model = model
         self._turn_timeout = turn_timeout
@@ -179,7 +164,7 @@ class SurehandMiddleware(AgentMiddleware[Any, Any, Any]):
         if isinstance(asked, RecordedModel):
             own |= asked.own or frozenset()
         elif self._model is not None:
-            asked = _make_recorded_model(self._model, self._turn_timeout)
+            asked = RecordedModel(model=self._model, turn_timeout=self._turn_timeout)
         else:
             raise LangChainException(explain_unrecorded("the agent's model"))
         for tool in request.tools:
@@ -222,13 +207,13 @@ class SurehandMiddleware(AgentMiddleware[Any, Any, Any]):
                     " which it is recognised when the node runs again"
                 )
         if known_as not in graph.told:
-            tool = (await offer_tools(steps, self._names)).get(called)
+            tool = (await calls.offer_tools(steps, self._names)).get(called)
             if tool is not None:
-                told = await call_for_model(steps, tool.name, dict(call["args"]), step_id)
+                told = await calls.call_for_model(steps, tool.name, dict(call["args"]), step_id)
             elif called in self._human:
-                told = await call_human(steps, called, dict(call["args"]), step_id)
+                told = await calls.call_human(steps, called, dict(call["args"]), step_id)
             else:  # what wraps the call has named another tool
-                raise LangChainException(own_tool(called, "own=[...]"))
+                raise LangChainException(calls.own_tool(called, "own=[...]"))
             graph.told[known_as] = to_json(told).decode()
         content = graph.told[known_as]
         return ToolMessage(content, name=called, tool_call_id=call_id)
@@ -268,7 +253,7 @@ async def tools(*names: str) -> list[dict[str, Any]]:
         LangChainException: This code is of no run.
     """
     steps, graph = _require_graph()
-    offered = await offer_tools(steps, names)
+    offered = await calls.offer_tools(steps, names)
     graph.ours |= offered.keys()
     return [
         _describe_function(name, one.description, one.params_schema)
@@ -294,13 +279,7 @@ def model(
             provider runs, by their type.
         turn_timeout: How long one attempt at a turn may take.
     """
-    return _make_recorded_model(name, turn_timeout, frozenset(own))
-
-
-def _make_recorded_model(
-    name: str, timeout: timedelta, own: frozenset[str] = frozenset()
-) -> RecordedModel:
-    return RecordedModel(model=name, own=own, turn_timeout=timeout, cache=False)
+    return RecordedModel(model=name, own=frozenset(own), turn_timeout=turn_timeout)
 
 
 async def _continue_as_new(steps: StepMaker, state: Mapping[str, Any]) -> None:
@@ -320,7 +299,7 @@ async def _continue_as_new(steps: StepMaker, state: Mapping[str, Any]) -> None:
 
 def model_named(name: str) -> BaseChatModel:
     """Return a model by its name, or by where it is: ``module:name``."""
-    found = named(name)
+    found = calls.named(name)
     made: BaseChatModel = found if isinstance(found, BaseChatModel) else init_chat_model(name)
     return made
 
@@ -337,9 +316,10 @@ class RecordedModel(BaseChatModel):
 
     model: str
     """As the worker finds it."""
-    own: frozenset[str] | None
+    own: frozenset[str] | None = frozenset()
     """The tools that may be offered beside the run's; ``None``: they were looked at."""
     turn_timeout: timedelta
+    cache: Any = False
 
     @property
     def _llm_type(self) -> str:
@@ -385,8 +365,7 @@ class RecordedModel(BaseChatModel):
         except PydanticSerializationError as error:
             raise LangChainException(f"a setting of the model is no JSON: {error}") from error
         hosted = [one for one in setup.tools if one.get("type") != "function"]
-        if problem := find_secret_problem({"settings": setup.settings, "tools": hosted}):
-            raise LangChainException(problem)
+        calls.refuse_secrets(LangChainException, setup.settings, hosted)
         known_by = to_json([*_list_said(messages, graph.ours)], fallback=repr).decode()
         task = _find_task()
         if (turn := graph.said_before(task, known_by)) is not None:
@@ -402,12 +381,15 @@ class RecordedModel(BaseChatModel):
         )
         response: AIMessage = MESSAGE.validate_json(said)
         sound, broken = response.tool_calls, response.invalid_tool_calls
-        calls = [
+        asked = [
             *((one["id"], one["name"], None) for one in sound),
-            *((one["id"], one["name"] or "", _why_broken(one)) for one in broken),
+            *(
+                (one["id"], one["name"] or "", f"{_BROKEN}: {plain(one['args'], 200)}")
+                for one in broken
+            ),
         ]
         there = {one["function"]["name"] for one in setup.tools if one.get("type") == "function"}
-        placed = await place_calls(steps, turn_id, calls, there)
+        placed = await calls.place_calls(steps, turn_id, asked, there)
         for one in placed:
             if one.refused is not None:
                 graph.told[one.step_id] = to_json({"failed": one.refused}).decode()
@@ -415,7 +397,7 @@ class RecordedModel(BaseChatModel):
         args = [*(call["args"] for call in sound), *({} for _ in broken)]
         every = [
             tool_call(name=name, args=given, id=one.call_id)
-            for (_, name, _), given, one in zip(calls, args, placed, strict=True)
+            for (_, name, _), given, one in zip(asked, args, placed, strict=True)
         ]
         response = response.model_copy(update={"tool_calls": every, "invalid_tool_calls": []})
         graph.turns[task].append(GraphTurn(known_by, response))
@@ -425,10 +407,6 @@ class RecordedModel(BaseChatModel):
         if current_steps() is not None:
             raise LangChainException("inside a run use ainvoke(); a turn is not streamed")
         return super().astream(*args, **kwargs)
-
-
-def _why_broken(call: InvalidToolCall) -> str:
-    return f"its arguments are no JSON object: {plain(call['args'], 200)}"
 
 
 def _write_message(message: BaseMessage) -> str:
@@ -446,9 +424,9 @@ def _list_said(messages: Sequence[BaseMessage], ours: Set[str]) -> Iterator[Any]
     """
     for one in messages:
         returned = isinstance(one, ToolMessage) and one.name in ours
-        if not returned or is_told_by_people(one.content):
-            calls = getattr(one, "tool_calls", ())
-            yield one.type, one.content, [(call["name"], call["args"]) for call in calls]
+        if not returned or calls.is_told_by_people(one.content):
+            made = getattr(one, "tool_calls", ())
+            yield one.type, one.content, [(call["name"], call["args"]) for call in made]
 
 
 def _is_hosted(tool: Any) -> bool:
@@ -460,11 +438,11 @@ def _refuse_tool(tool: Any, own: Collection[str]) -> None:
     if _is_hosted(tool):
         name = str(tool.get("type") or tool.get("name") or next(iter(tool), ""))
         if name not in own:
-            raise LangChainException(provider_tool(name, "own=[...]"))
+            raise LangChainException(calls.provider_tool(name, "own=[...]"))
     elif isinstance(tool, BaseTool) or (callable(tool) and not isinstance(tool, type)):
         name = str(getattr(tool, "name", None) or getattr(tool, "__name__", ""))
         if name not in own:
-            raise LangChainException(own_tool(name, "own=[...]"))
+            raise LangChainException(calls.own_tool(name, "own=[...]"))
 
 
 def explain_unrecorded(what: str) -> str:
@@ -486,11 +464,11 @@ async def _on_the_runs_thread(
     function: Callable[..., Any],
     /,
     *args: Any,
-    **named: Any,
+    **more: Any,
 ) -> Any:
     if current_steps() is None:
-        return await threaded(context, function, *args, **named)
-    return context.run(function, *args, **named)
+        return await threaded(context, function, *args, **more)
+    return context.run(function, *args, **more)
 
 
 # LangChain has LangSmith look at each call of a middleware, in a thread, also without traces.
@@ -500,7 +478,7 @@ langsmith.set_runtime_overrides(aio_to_thread=_on_the_runs_thread)
 def _require_graph() -> tuple[StepMaker, Graph]:
     steps = current_steps()
     if steps is None:
-        raise LangChainException(OUTSIDE)
+        raise LangChainException(calls.OUTSIDE)
     # Its errors reach the run's code: nothing is mended by trying that again.
     steps.fails_on = (LangChainException,)
     graph = GRAPH.get()
@@ -554,7 +532,7 @@ def _price_response(name: str, response: AIMessage) -> Decimal:
         "cache_write_tokens": sum(filter(None, written)),
     }
     asked = said.get("model_name") or said.get("model") or model
-    return price_turn(said.get("model_provider") or provider, asked, usage)
+    return calls.price_turn(said.get("model_provider") or provider, asked, usage)
 
 
 def _classify_error(error: Exception) -> Exception:
@@ -562,10 +540,10 @@ def _classify_error(error: Exception) -> Exception:
     response = getattr(error, "response", None)
     headers = getattr(response, "headers", None) or {}
     if isinstance(error, exceptions.ModelRateLimitError):
-        return make_rate_limited(text, headers.get("retry-after"))
+        return calls.make_rate_limited(text, headers.get("retry-after"))
     for status in (getattr(error, "status_code", None), getattr(response, "status_code", None)):
         if isinstance(status, int):
-            return read_status(text, status, headers.get("retry-after"))
+            return calls.read_status(text, status, headers.get("retry-after"))
     # A provider's package has no status then: it was not reached, or did not answer in time.
     kinds = {one.__name__ for one in type(error).__mro__}
     if isinstance(error, TimeoutError) or kinds & _TIMEOUTS:

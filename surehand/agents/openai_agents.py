@@ -26,25 +26,7 @@ from pydantic_core import from_json, to_json, to_jsonable_python
 
 from surehand.activities.effects.model_turns import Said, TurnRequest
 from surehand.activities.tools.failures import DependencyDown, Permanent, Transient
-from surehand.agents.calls import (
-    HUMAN_TOOLS,
-    OUTSIDE,
-    ask_to_call,
-    call_for_model,
-    call_human,
-    fail_run,
-    find_secret_problem,
-    is_told_by_people,
-    named,
-    offer_tools,
-    own_tool,
-    place_calls,
-    price_turn,
-    prompt_of,
-    provider_tool,
-    read_status,
-    stay_on_one_thread,
-)
+from surehand.agents import calls
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.code_run import TURN_TIMEOUT, StepFailed, StepMaker, current_steps
 
@@ -119,7 +101,10 @@ class SurehandAgent(agents.Agent[Any]):
     """Whether it may also ask a human (``ask_human``), and give up (``give_up``)."""
 
     async def get_all_tools(self, run_context: agents.RunContextWrapper[Any]) -> list[agents.Tool]:
-        human = [_make_tool(_HumanTool, *one, call_human, one.name) for one in HUMAN_TOOLS.values()]
+        human = [
+            _make_tool(_HumanTool, *one, calls.call_human, one.name)
+            for one in calls.HUMAN_TOOLS.values()
+        ]
         ours = [*await tools(*self.run_tools), *(human if self.human else ())]
         return [*ours, *await super().get_all_tools(run_context)]
 
@@ -141,9 +126,11 @@ async def tools(*names: str) -> list[agents.FunctionTool]:
     Raises:
         agents.UserError: This code is of no run.
     """
-    offered = await offer_tools(_require_steps(), names)
+    offered = await calls.offer_tools(_require_steps(), names)
     return [
-        _make_tool(RunTool, name, one.description, one.params_schema, call_for_model, one.name)
+        _make_tool(
+            RunTool, name, one.description, one.params_schema, calls.call_for_model, one.name
+        )
         for name, one in offered.items()
     ]
 
@@ -204,7 +191,7 @@ def run_config(
     """
     if current_steps() is not None:
         _require_steps()
-        stay_on_one_thread()
+        calls.stay_on_one_thread()
         # Spans have times, and are sent by a thread.
         settings = {"tool_not_found_behavior": "return_error_to_model"} | settings
         checked = _check_models(settings.get("call_model_input_filter"))
@@ -232,7 +219,7 @@ def _check_models(other: Any) -> Any:
 async def run_agent(steps: StepMaker, plan: Plan) -> Any:
     """Run the agent of a plan to its end, and return its output. Raises ``StepFailed``."""
     assert plan.agent is not None
-    agent = named(plan.agent)
+    agent = calls.named(plan.agent)
     if not isinstance(agent, agents.Agent):
         raise StepFailed(f"{plan.agent} is no agent of {FRAMEWORK}", called=False)
     reached = list(list_reached_agents(agent))
@@ -240,7 +227,7 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
     if len(by_name) < len(reached):
         raise StepFailed(f"of what {plan.agent} hands over to, two have one name", called=False)
     carried: Any = steps.carried
-    messages: Any = prompt_of(plan)
+    messages: Any = calls.prompt_of(plan)
     if carried is not None:
         messages = carried["messages"]
         if carried["agent"] not in by_name:
@@ -252,14 +239,14 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
         "hooks": _Continuing(steps, frozenset(by_name)),
         "max_turns": None,  # the run has a budget
     }
-    with fail_run():
+    with calls.fail_run():
         result = await agents.Runner.run(agent, messages, **settings)
         while result.interruptions:
             state = result.to_state()
             for asked in result.interruptions:
                 # Of an agent's own tool, which the SDK asks to have approved.
                 given = (asked.tool_name or "", asked.arguments or "", asked.call_id or "")
-                why_not = await ask_to_call(steps, *given)
+                why_not = await calls.ask_to_call(steps, *given)
                 if why_not is None:
                     state.approve(asked)
                 else:
@@ -311,7 +298,7 @@ def list_reached_agents(first: agents.Agent[Any]) -> Iterator[agents.Agent[Any]]
 
 def model_named(name: str) -> agents.Model:
     """Return a model by its name, such as ``gpt-5``, or by where it is: ``module:object``."""
-    found = named(name)
+    found = calls.named(name)
     return found if isinstance(found, agents.Model) else _PROVIDER.get_model(name)
 
 
@@ -374,8 +361,7 @@ class _RecordedModel(agents.Model):
             prompt=prompt,
         )
         hosted = [one.fields for one in setup.tools if one.kind in HOSTED]
-        if problem := find_secret_problem({"settings": setup.settings, "tools": hosted}):
-            raise agents.UserError(problem)
+        calls.refuse_secrets(agents.UserError, setup.settings, hosted)
         messages = [{"role": "user", "content": input}] if isinstance(input, str) else input
         ours = {tool.name for tool in tools if isinstance(tool, RunTool)}
         said, turn_id = await steps.turn(
@@ -389,9 +375,9 @@ class _RecordedModel(agents.Model):
         )
         response = RESPONSE.validate_json(said)
         items = [one for one in response.output if isinstance(one, ResponseFunctionToolCall)]
-        calls = [(item.call_id, item.name, None) for item in items]
+        asked = [(item.call_id, item.name, None) for item in items]
         there = {tool.name for tool in tools} | {one.tool_name for one in handoffs}
-        placed = await place_calls(steps, turn_id, calls, there)
+        placed = await calls.place_calls(steps, turn_id, asked, there)
         for item, one in zip(items, placed, strict=True):
             item.call_id = one.call_id
         return response
@@ -404,8 +390,8 @@ class _RecordedModel(agents.Model):
     def _describe_tool(self, tool: agents.Tool) -> OfferedTool:
         if not isinstance(tool, RunTool | _HumanTool) and tool.name not in self.own:
             if isinstance(tool, agents.FunctionTool):
-                raise agents.UserError(own_tool(tool.name, "model(own=[...])"))
-            raise agents.UserError(provider_tool(tool.name, "model(own=[...])"))
+                raise agents.UserError(calls.own_tool(tool.name, "model(own=[...])"))
+            raise agents.UserError(calls.provider_tool(tool.name, "model(own=[...])"))
         if isinstance(tool, agents.FunctionTool):
             given = {
                 "name": tool.name,
@@ -440,14 +426,14 @@ def _list_said(messages: Sequence[Any], ours: Set[str]) -> Iterator[Any]:
         if one.get("type") == "function_call":
             called[one["call_id"]] = one["name"]
         returned = one.get("type") == "function_call_output" and called.get(one["call_id"]) in ours
-        if not returned or is_told_by_people(one.get("output")):
+        if not returned or calls.is_told_by_people(one.get("output")):
             yield one
 
 
 def _require_steps() -> StepMaker:
     steps = current_steps()
     if steps is None:
-        raise agents.UserError(OUTSIDE)
+        raise agents.UserError(calls.OUTSIDE)
     # Its errors reach the run's code: nothing is mended by trying that again.
     steps.fails_on = (agents.AgentsException,)
     return steps
@@ -497,7 +483,7 @@ def _price_response(model: str, used: agents.Usage) -> Decimal:
         "cache_write_tokens": details.cache_write_tokens,
     }
     # LiteLLM has the provider in the model's name.
-    return price_turn("litellm" if "/" in model else "openai", model, usage)
+    return calls.price_turn("litellm" if "/" in model else "openai", model, usage)
 
 
 def _tool_of(offered: OfferedTool) -> agents.Tool:
@@ -540,7 +526,7 @@ def _classify_error(error: Exception) -> Exception:
     if isinstance(error, openai.APIConnectionError):
         return DependencyDown(text)
     if isinstance(error, openai.APIStatusError):
-        return read_status(text, error.status_code, error.response.headers.get("retry-after"))
+        return calls.read_status(text, error.status_code, error.response.headers.get("retry-after"))
     if isinstance(error, agents.ModelBehaviorError):
         return Transient(text)  # another answer may make sense
     return Permanent(text)

@@ -39,25 +39,7 @@ from temporalio.exceptions import FailureError
 
 from surehand.activities.effects.model_turns import Said, TurnRequest
 from surehand.activities.tools import failures
-from surehand.agents.calls import (
-    HUMAN_TOOLS,
-    OUTSIDE,
-    PAUSE,
-    HumanTool,
-    ask_to_call,
-    call_for_model,
-    call_human,
-    find_secret_problem,
-    is_said_by_people,
-    named,
-    offer_tools,
-    own_tool,
-    place_calls,
-    prompt_of,
-    provider_tool,
-    question_of,
-    read_status,
-)
+from surehand.agents import calls
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.code_run import TURN_TIMEOUT, StepFailed, StepMaker, current_steps
 
@@ -121,7 +103,7 @@ class Surehand(AbstractCapability[Any]):
             turn_timeout: How long one attempt at a turn may take.
         """
         self._tools = tuple(tools)
-        self._human = HUMAN_TOOLS if human else {}
+        self._human = calls.HUMAN_TOOLS if human else {}
         self._own = frozenset(own)
         self._model = model
         self._turn_timeout = turn_timeout
@@ -152,7 +134,7 @@ class Surehand(AbstractCapability[Any]):
             return tool_defs
         for tool in tool_defs:
             if tool.toolset_id != _OURS and tool.name not in self._own:
-                raise exceptions.UserError(own_tool(tool.name, "Surehand(own=[...])"))
+                raise exceptions.UserError(calls.own_tool(tool.name, "Surehand(own=[...])"))
         return tool_defs
 
     async def handle_deferred_tool_calls(
@@ -162,16 +144,16 @@ class Surehand(AbstractCapability[Any]):
         steps = current_steps()
         if steps is None:
             return None
-        approvals, calls = dict[str, bool | ToolDenied](), dict[str, Any]()
+        approvals, answers = dict[str, bool | ToolDenied](), dict[str, Any]()
         for call in requests.approvals:
             given = (call.tool_name, call.args_as_json_str(), call.tool_call_id)
-            why_not = await ask_to_call(steps, *given)
+            why_not = await calls.ask_to_call(steps, *given)
             approvals[call.tool_call_id] = True if why_not is None else ToolDenied(why_not)
         for call in requests.calls:
-            question = question_of(f"{call.tool_name}: {call.args_as_json_str()}")
+            question = calls.question_of(f"{call.tool_name}: {call.args_as_json_str()}")
             step_id = steps.places.get(call.tool_call_id)
-            calls[call.tool_call_id] = await steps.ask(question, id=step_id)
-        return requests.build_results(approvals=approvals, calls=calls)
+            answers[call.tool_call_id] = await steps.ask(question, id=step_id)
+        return requests.build_results(approvals=approvals, calls=answers)
 
     async def wrap_run(self, ctx: RunContext[Any], *, handler: WrapRunHandler) -> Any:
         """Keep an agent's code on the workflow's one thread."""
@@ -199,7 +181,7 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
     before = [
         _MESSAGE.validate_json(text) for text in _Carried.validate_python(steps.carried or [])
     ]
-    prompt = None if before else prompt_of(plan)
+    prompt = None if before else calls.prompt_of(plan)
     unlimited = UsageLimits(request_limit=None)  # the run has a budget
     _CONTINUED.set(True)
     result = await agent.run(prompt, message_history=before or None, usage_limits=unlimited)
@@ -208,7 +190,7 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
 
 def _agent_of(plan: Plan) -> Agent[Any, Any]:
     if plan.agent is not None:
-        found = named(plan.agent)
+        found = calls.named(plan.agent)
         if not isinstance(found, Agent):
             raise StepFailed(f"{plan.agent} is no agent of {FRAMEWORK}", called=False)
         if not any(isinstance(one, Surehand) for one in leaf_capabilities(found.root_capability)):
@@ -216,7 +198,7 @@ def _agent_of(plan: Plan) -> Agent[Any, Any]:
             raise StepFailed(reason, called=False)
         return found
     assert plan.model is not None
-    model = named(plan.model)
+    model = calls.named(plan.model)
     tools = Surehand(plan.tools, human=True, model=plan.model)
     try:
         return Agent(
@@ -260,12 +242,11 @@ class _RecordedModel(WrapperModel):
             await steps.continue_as_new([_MESSAGE.dump_json(one).decode() for one in messages])
         for hosted in model_request_parameters.native_tools:
             if hosted.kind not in self._own:
-                raise exceptions.UserError(provider_tool(hosted.kind, "Surehand(own=[...])"))
+                raise exceptions.UserError(calls.provider_tool(hosted.kind, "Surehand(own=[...])"))
         settings = None if model_settings is None else dict(model_settings)
         setup = Setup(settings=settings, parameters=model_request_parameters)
         native = [asdict(one) for one in model_request_parameters.native_tools]
-        if problem := find_secret_problem({"settings": settings, "tools": native}):
-            raise exceptions.UserError(problem)
+        calls.refuse_secrets(exceptions.UserError, settings, native)
         tools = model_request_parameters.function_tools
         ours = {tool.name for tool in tools if tool.toolset_id == _OURS} - self._human
         said, turn_id = await steps.turn(
@@ -279,9 +260,9 @@ class _RecordedModel(WrapperModel):
         )
         response = RESPONSE.validate_json(said)
         parts = [part for part in response.parts if isinstance(part, ToolCallPart)]
-        calls = [(part.tool_call_id, part.tool_name, None) for part in parts]
+        asked = [(part.tool_call_id, part.tool_name, None) for part in parts]
         there = {tool.name for tool in (*tools, *model_request_parameters.output_tools)}
-        placed = await place_calls(steps, turn_id, calls, there)
+        placed = await calls.place_calls(steps, turn_id, asked, there)
         for part, one in zip(parts, placed, strict=True):
             part.tool_call_id = one.call_id
         return response
@@ -316,15 +297,13 @@ def _list_said(message: ModelMessage, ours: Set[str]) -> list[Any]:
         for part in message.parts
         if not isinstance(part, ToolReturnPart)
         or part.tool_name not in ours
-        or is_said_by_people(part.content)
+        or calls.is_said_by_people(part.content)
     ]
+    asked = [[p.tool_name, p.args] if isinstance(p, ToolCallPart) else None for p in parts]
     return [
-        (part.part_kind, getattr(part, "content", None), _describe_call(part)) for part in parts
+        (part.part_kind, getattr(part, "content", None), call)
+        for part, call in zip(parts, asked, strict=True)
     ]
-
-
-def _describe_call(part: Any) -> Any:
-    return [part.tool_name, part.args] if isinstance(part, ToolCallPart) else None
 
 
 @dataclass
@@ -332,7 +311,7 @@ class _RunTools(AbstractToolset[Any]):
     """The run's tools, as an agent sees them, and those by which it turns to a human."""
 
     patterns: tuple[str, ...]
-    human: Mapping[str, HumanTool]
+    human: Mapping[str, calls.HumanTool]
 
     @property
     def id(self) -> str:
@@ -341,7 +320,7 @@ class _RunTools(AbstractToolset[Any]):
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """Return the tools, as the run's start has recorded them."""
-        offered = await offer_tools(_require_steps(), self.patterns)
+        offered = await calls.offer_tools(_require_steps(), self.patterns)
         if both := sorted(self.human.keys() & offered.keys()):
             raise exceptions.UserError(f"two tools are called {both[0]!r}")
         return {
@@ -363,15 +342,15 @@ class _RunTools(AbstractToolset[Any]):
         steps = _require_steps()
         step_id = steps.places.get(ctx.tool_call_id or "")
         if name in self.human:
-            return await call_human(steps, name, tool_args, step_id)
-        called = (await offer_tools(steps, self.patterns))[name].name
-        return await call_for_model(steps, called, tool_args, step_id)
+            return await calls.call_human(steps, name, tool_args, step_id)
+        called = (await calls.offer_tools(steps, self.patterns))[name].name
+        return await calls.call_for_model(steps, called, tool_args, step_id)
 
 
 def _require_steps() -> StepMaker:
     steps = current_steps()
     if steps is None:
-        raise exceptions.UserError(OUTSIDE)
+        raise exceptions.UserError(calls.OUTSIDE)
     return steps
 
 
@@ -410,7 +389,7 @@ def _price_response(response: ModelResponse) -> Decimal:
 
 def _model_named(name: str) -> Model:
     """Return a model by its id, such as ``anthropic:...``, or by where it is: ``module:object``."""
-    found = named(name)
+    found = calls.named(name)
     if isinstance(found, Model):
         return found
     try:
@@ -436,7 +415,9 @@ def _classify_error(error: Exception) -> failures.ToolFault:
         case exceptions.ModelQuotaExceededError() | exceptions.ModelRequestRejectedError():
             return failures.Permanent(text)
         case exceptions.ModelHTTPError():
-            return read_status(text, error.status_code, (error.headers or {}).get("retry-after"))
+            return calls.read_status(
+                text, error.status_code, (error.headers or {}).get("retry-after")
+            )
         case exceptions.ModelServerError() | exceptions.ConcurrencyLimitExceeded():
             return failures.Transient(text)
         case exceptions.UnexpectedModelBehavior():
@@ -446,7 +427,7 @@ def _classify_error(error: Exception) -> failures.ToolFault:
 
 def _make_pause(seconds: float | None) -> timedelta:
     if seconds is None:
-        return PAUSE
+        return calls.PAUSE
     return timedelta(seconds=min(seconds, failures.BEYOND_MEASURE.total_seconds()))
 
 

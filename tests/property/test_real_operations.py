@@ -151,7 +151,8 @@ async def test_operators_leave_no_run_untold(stage: Stage, scenario: Operated) -
             await people
         tree = await tree_of(stage, run)
     counts = {order: stage.shop.counts(order) for order in orders}
-    note(f"ended as {end}; in the shop: {counts}; in the ledger: {tree.describe_entries()}")
+    entries = tree.describe_entries(tree.entries)
+    note(f"ended as {end}; in the shop: {counts}; in the ledger: {entries}")
     await stage.audit()
     stage.started.clear()
     for order, found in counts.items():

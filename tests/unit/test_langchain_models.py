@@ -267,7 +267,7 @@ async def test_a_call_that_was_made_before_an_interrupt_is_not_made_again(
         return "done"
 
     made = list[str]()
-    monkeypatch.setattr(langchain, "call_for_model", called)
+    monkeypatch.setattr(langchain.calls, "call_for_model", called)
     names = ("orders_read", "ask_somebody")
     calls: Any = [{"name": one, "args": {}, "id": one} for one in names]
     steps.places = {"orders_read": "turn-1.1", "ask_somebody": "turn-1.2"}

@@ -229,7 +229,7 @@ SETUPS: Final = {
 
 
 async def costs(monkeypatch: pytest.MonkeyPatch, model: str) -> dict[str, Decimal]:
-    monkeypatch.setattr(pydantic_ai, "named", lambda name: OfPydanticAI(model_name=model))
+    monkeypatch.setattr(pydantic_ai.calls, "named", lambda name: OfPydanticAI(model_name=model))
     monkeypatch.setattr(openai_agents, "model_named", lambda name: OfOpenAI(model))
     monkeypatch.setattr(langchain, "model_named", lambda name: OfLangChain(model=model))
     asking: dict[str, AskModel] = {

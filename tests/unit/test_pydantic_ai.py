@@ -110,7 +110,7 @@ async def test_where_each_of_several_models_has_failed_the_longest_pause_counts(
 
         return FunctionModel(fail)
 
-    monkeypatch.setattr(asking, "named", lambda name: FallbackModel(*map(failing, errors)))
+    monkeypatch.setattr(asking.calls, "named", lambda name: FallbackModel(*map(failing, errors)))
     with pytest.raises(ToolFault) as raised:
         await asking.ask(asked("any"))
     assert type(raised.value) is fault
