@@ -9,7 +9,6 @@ from typing import Final
 import structlog
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
-from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.activities.effects.reconcile import settle_stale
 from surehand.activities.ledger.core import store
@@ -18,7 +17,7 @@ from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.steps import artifacts as artifact_rows
-from surehand.activities.worker.context import WorkerContext, stop
+from surehand.activities.worker.context import WorkerContext, stop, suppress_not_found
 from surehand.workflows.contracts.base import Recorded
 from surehand.workflows.contracts.effects import Reconciled, ReconcileLedger, StoppedRun, UnwindRun
 from surehand.workflows.names import ErrorType
@@ -68,8 +67,7 @@ class MaintenanceActivities:
         try:
             _, head = await self._worker.ledger.record(asked.tenant, asked.run_id, begin)
         except store.RunNotFound as error:
-            reason = f"run not found: {asked.run_id}"
-            raise stop(ErrorType.RUN_NOT_FOUND, reason) from error
+            raise stop(ErrorType.RUN_NOT_FOUND, str(error)) from error
         except run_rows.EndedByItself as error:
             raise stop(ErrorType.RUN_ENDED, str(error)) from error
         return Recorded(head=head)
@@ -152,13 +150,10 @@ async def _close(ledger: store.Ledger, tenant: str, run_id: str) -> StoppedRun |
 
 async def is_open(server: Client, run_id: str) -> bool:
     """Return whether a run is open at the Temporal server. Raises ``RPCError``."""
-    try:
-        found = await server.get_workflow_handle(run_id).describe()
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            return False
-        raise
-    return found.status is WorkflowExecutionStatus.RUNNING
+    status = None
+    with suppress_not_found():
+        status = (await server.get_workflow_handle(run_id).describe()).status
+    return status is WorkflowExecutionStatus.RUNNING
 
 
 async def _stopped(ledger: store.Ledger, server: Client, tenant: str) -> AsyncIterator[str]:

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import InitVar, dataclass, field
 from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
@@ -114,29 +115,21 @@ def pause_after(attempt: int, chance: float, longest: timedelta = LONGEST_PAUSE)
     return pause * (1 - _JITTER + 2 * _JITTER * chance)
 
 
+@dataclass
 class Outbox:
     """Sends what is due, by the notifiers of one worker. Use it in a ``with`` statement."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        notifiers: Mapping[str, Notifier],
-        *,
-        metrics: Metrics | None = None,
-        secrets: Secrets | None = None,
-        clock: Callable[[Transaction], int] = lambda tx: tx.now_ms,
-        limit: timedelta = SEND_LIMIT,
-        approvals_url: str = "",
-    ) -> None:
-        """Start a thread for each notifier.
+    ledger: Ledger
+    notifiers: InitVar[Mapping[str, Notifier]]
+    metrics: Metrics = field(default_factory=Metrics)
+    secrets: Secrets = field(default_factory=Secrets)
+    clock: Callable[[Transaction], int] = lambda tx: tx.now_ms
+    """Tells the time in milliseconds; by default the database does."""
+    limit: InitVar[timedelta] = SEND_LIMIT
+    approvals_url: str = ""
 
-        ``clock`` tells the time in milliseconds, by default the database's.
-        """
-        self._approvals_url = approvals_url
-        self._ledger = ledger
-        self._metrics = metrics or Metrics()
-        self._secrets = secrets or Secrets()
-        self._clock = clock
+    def __post_init__(self, notifiers: Mapping[str, Notifier], limit: timedelta) -> None:
+        """Start a thread for each notifier."""
         self._couriers = {name: Courier(name, one, limit) for name, one in notifiers.items()}
         self._news = {name: asyncio.Event() for name in notifiers}
         self._gone: set[str] = set()
@@ -156,10 +149,10 @@ class Outbox:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Send what is due until the worker stops; what is being sent then is waited for."""
-        self._stopping, self._ledger.on_news = stopping, self._wake
+        self._stopping, self.ledger.on_news = stopping, self._wake
         loops = [asyncio.create_task(self._keep(name)) for name in self._couriers]
         await stopping.wait()
-        self._ledger.on_news = None
+        self.ledger.on_news = None
         self._wake()
         await asyncio.gather(*loops)
 
@@ -182,7 +175,7 @@ class Outbox:
         ``given_up`` and ``dropped`` (nobody waits for them any more).
         """
         counts: Counter[str] = Counter()
-        for tenant in sorted({DEFAULT_TENANT, *self._ledger.tenants}):
+        for tenant in sorted({DEFAULT_TENANT, *self.ledger.tenants}):
             try:
                 more = True
                 while more and not self._stopping.is_set():
@@ -198,7 +191,7 @@ class Outbox:
         served = self._couriers.keys() - self._gone
 
         def take(tx: Transaction) -> tuple[int, list[Taken], list[Taken], int, int]:
-            now_ms = self._clock(tx)
+            now_ms = self.clock(tx)
             reminded = write_reminders(tx, now_ms)
             found = rows.find_unserved(tx, served, now_ms, older_than=GIVE_UP_AFTER)
             orphans = [one for one in found if rows.give_up(tx, one, _NOBODY)]
@@ -206,7 +199,7 @@ class Outbox:
                 return reminded, orphans, [], 0, 0
             return reminded, orphans, *rows.take_due(tx, channel, now_ms, limit=BATCH, lease=LEASE)
 
-        reminded, orphans, taken, dropped, held = await self._ledger.transact(tenant, take)
+        reminded, orphans, taken, dropped, held = await self.ledger.transact(tenant, take)
         counts["reminded"] += reminded
         for orphan in orphans:
             _say_given_up(orphan, orphan.channel, _NOBODY)
@@ -223,7 +216,7 @@ class Outbox:
         error: NotDelivered | None = None
         message: str | None = None
         try:
-            told = taken.notification.linked(self._approvals_url)
+            told = taken.notification.linked(self.approvals_url)
             message = await self._couriers[channel].send(told)
         except NotDelivered as raised:
             error = raised
@@ -233,9 +226,9 @@ class Outbox:
 
             def sent(tx: Transaction) -> None:
                 kept = message if channel in CHATS else None
-                rows.record_sent(tx, taken.notification.delivery_id, self._clock(tx), kept)
+                rows.record_sent(tx, taken.notification.delivery_id, self.clock(tx), kept)
 
-            await self._ledger.transact(tenant, sent)
+            await self.ledger.transact(tenant, sent)
             return "sent"
         except LedgerUnavailable as away:
             # It is sent again once its lease is over.
@@ -243,7 +236,7 @@ class Outbox:
             return "unrecorded"
 
     async def _failed(self, tenant: str, channel: str, taken: Taken, error: NotDelivered) -> str:
-        reason = self._secrets.hide(plain_line(error, _LONGEST_ERROR))
+        reason = self.secrets.hide(plain_line(error, _LONGEST_ERROR))
         gone = isinstance(error, ReceiverGone)
         if gone and channel not in self._gone:
             self._gone.add(channel)
@@ -253,14 +246,14 @@ class Outbox:
         end_ms = taken.written_ms + milliseconds(GIVE_UP_AFTER)
 
         def record(tx: Transaction) -> bool:
-            now_ms = self._clock(tx)
+            now_ms = self.clock(tx)
             if gone or now_ms >= end_ms:
                 return rows.give_up(tx, taken, reason)
             # However long the receiver wants to be left alone: once more before it is over.
             rows.put_off(tx, taken, reason, min(now_ms + milliseconds(pause), end_ms))
             return False
 
-        if await self._ledger.transact(tenant, record):
+        if await self.ledger.transact(tenant, record):
             _say_given_up(taken, channel, reason)
             return "given_up"
         log.warning(
@@ -275,7 +268,7 @@ class Outbox:
     def _count(self, counts: Counter[str], channel: str, outcome: str, number: int = 1) -> None:
         if number:
             counts[outcome] += number
-            self._metrics.notified(channel, outcome, number)
+            self.metrics.notified(channel, outcome, number)
 
 
 def _say_given_up(taken: Taken, channel: str, reason: str) -> None:

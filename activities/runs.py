@@ -32,7 +32,13 @@ from surehand.activities.ledger.steps.acting import ActsElsewhere, take_over_run
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.activities.ledger.steps.foreign import foreign_content
 from surehand.activities.tools.describing import describe_plan
-from surehand.activities.worker.context import Attempt, WorkerContext, again, stop
+from surehand.activities.worker.context import (
+    Attempt,
+    WorkerContext,
+    again,
+    stop,
+    suppress_not_found,
+)
 from surehand.process.json_schemas import find_schema_problem
 from surehand.process.off_loop import call_off_loop, run_in_thread
 from surehand.workflows.canonical_json import NotCanonical, canonical_json, is_too_deep
@@ -73,20 +79,13 @@ async def take_over_as_newest(ledger: Ledger, found: ActsElsewhere) -> None:
 
     Raises ``ApplicationError`` with ``LeaseHeld``: it is over.
     """
-    if await _newest(found.run_id) != found.mine:
+    newest = None
+    with suppress_not_found():
+        newest = (await activity.client().get_workflow_handle(found.run_id).describe()).run_id
+    if newest != found.mine:
         message = f"execution {found.mine} is over: another one goes on with the run"
         raise again(ErrorType.LEASE_HELD, message) from found
     await ledger.transact(found.tenant, take_over_run, found)
-
-
-async def _newest(run_id: str) -> str | None:
-    """Return the newest execution of a run; ``None``: Temporal does not know the run any more."""
-    try:
-        return (await activity.client().get_workflow_handle(run_id).describe()).run_id
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            return None
-        raise
 
 
 _ENDED_ABOVE: Final = "what it is a child of undoes it, or has ended"
@@ -98,17 +97,13 @@ async def started_in(server: Client, run_id: str, execution: str) -> str | None:
     As the server has it, not as a message says: another workflow may have been given that run's id
     since it has ended. ``None``: it knows of none. Raises ``RPCError``.
     """
-    try:
+    with suppress_not_found():
         own = await server.get_workflow_handle(run_id, run_id=execution).describe()
-        if own.parent_id is None:
-            return None
-        above = server.get_workflow_handle(own.parent_id, run_id=own.parent_run_id)
-        parent = await above.describe()
-    except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
-            raise
-        return None
-    return parent.raw_description.workflow_execution_info.first_run_id or None
+        if own.parent_id is not None:
+            above = server.get_workflow_handle(own.parent_id, run_id=own.parent_run_id)
+            parent = (await above.describe()).raw_description
+            return parent.workflow_execution_info.first_run_id or None
+    return None
 
 
 async def stop_child_runs(
@@ -120,11 +115,8 @@ async def stop_child_runs(
     cancelled one would undo itself meanwhile, in another order. Raises ``RPCError``.
     """
     for run_id in run_ids:
-        try:
+        with suppress_not_found():
             await server.get_workflow_handle(run_id).terminate(reason=_ENDED_ABOVE)
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
         # Afterwards: as long as the ledger has it as open, somebody comes to it again.
         await ledger.transact(tenant, run_rows.close_terminated, run_id)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
-from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
+from temporalio.worker import ExecuteActivityInput
 
 from surehand import worker
 from surehand.activities.worker.context import CrashInterceptor
@@ -39,22 +40,13 @@ class Freeze(Crash):
 class Gate(CrashInterceptor):
     """Holds the call that will freeze until it may go on."""
 
-    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return _Gate(super().intercept_activity(next), self._crash)
-
-
-class _Gate(ActivityInboundInterceptor):
-    def __init__(self, next: ActivityInboundInterceptor, crash: Crash) -> None:
-        super().__init__(next)
-        self._crash = crash
-
-    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+    async def around(self, input: ExecuteActivityInput, call: Callable[[], Awaitable[Any]]) -> Any:
         batch = input.args[0]
-        if isinstance(batch, Batch) and batch.first.tool.name == self._crash.tool:
+        if isinstance(batch, Batch) and batch.first.tool.name == self.crash.tool:
             print(CALLS, flush=True)
             while not Path(GO_ON).exists():
                 await asyncio.sleep(0.02)
-        return await super().execute_activity(input)
+        return await super().around(input, call)
 
 
 if __name__ == "__main__":

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from surehand.activities.artifacts import ArtifactStore
@@ -118,6 +120,16 @@ def again(type_: ErrorType, message: str, delay: timedelta | None = None) -> App
     pause = PAUSES[type_] if delay is None else delay
     text = message[:LONGEST_FAILURE]
     return ApplicationError(text, type=type_.value, next_retry_delay=pause)
+
+
+@contextmanager
+def suppress_not_found() -> Iterator[None]:
+    """Leave the block if the Temporal server does not know what is asked about."""
+    try:
+        yield
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
 
 
 class NobodyWaits(Exception):
@@ -271,38 +283,48 @@ class Attempt:
         return replace(self, holder=holder, unacknowledged=unacknowledged)
 
 
-class AroundActivities(Interceptor):
-    """Stands around every activity of a worker: logs it, keeps it alive, and judges its failure."""
+class ActivityInterceptor(Interceptor):
+    """Stands around every activity of a worker."""
 
-    def __init__(self, ledger: store.Ledger, cell: OwnCell | None = None) -> None:
-        """Guard a ledger's activities; ``cell``: the worker's, if there are several."""
-        self._ledger, self._cell = ledger, cell
+    async def around(self, input: ExecuteActivityInput, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Make an activity, by ``call``."""
+        raise NotImplementedError
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return _Around(next, self._ledger, self._cell)
+        return _Around(next, self)
 
 
 class _Around(ActivityInboundInterceptor):
-    def __init__(
-        self, next: ActivityInboundInterceptor, ledger: store.Ledger, cell: OwnCell | None
-    ) -> None:
+    def __init__(self, next: ActivityInboundInterceptor, outside: ActivityInterceptor) -> None:
         super().__init__(next)
-        self._ledger, self._cell = ledger, cell
+        self._outside = outside
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        return await self._outside.around(input, partial(self.next.execute_activity, input))
+
+
+@dataclass(frozen=True)
+class AroundActivities(ActivityInterceptor):
+    """Logs every activity of a worker, keeps it alive, and judges its failure."""
+
+    ledger: store.Ledger
+    cell: OwnCell | None = None
+    """The worker's, if there are several."""
+
+    async def around(self, input: ExecuteActivityInput, call: Callable[[], Awaitable[Any]]) -> Any:
         """Run an activity; each line that it logs has its run, step and attempt."""
         info = activity.info()
         message = input.args[0] if input.args else None
-        call = getattr(message, "first", getattr(message, "call", message))
+        asked = getattr(message, "first", getattr(message, "call", message))
         with structlog.contextvars.bound_contextvars(
             run_id=info.workflow_id,
-            step_id=getattr(call, "step_id", None),
+            step_id=getattr(asked, "step_id", None),
             attempt=info.attempt,
             activity=info.activity_type,
         ):
             log.debug("activity.started")
             try:
-                result = await keep_alive(self._guarded(info, input))
+                result = await keep_alive(self._guarded(info, call))
             except Exception as error:
                 log_failure(log, error)
                 raise
@@ -310,15 +332,15 @@ class _Around(ActivityInboundInterceptor):
             log.debug("activity.done", outcome=getattr(outcome, "kind", outcome))
             return result
 
-    async def _guarded(self, info: activity.Info, input: ExecuteActivityInput) -> Any:
+    async def _guarded(self, info: activity.Info, call: Callable[[], Awaitable[Any]]) -> Any:
         """Run an activity; say ``LedgerLost`` if it fails because nothing is recorded of its run.
 
         Every write belongs to the run's row, so nothing was called under a ledger that lost it.
         """
         try:
-            if self._cell is not None:
-                await self._require_own(self._cell)
-            return await self.next.execute_activity(input)
+            if self.cell is not None:
+                await self._require_own(self.cell)
+            return await call()
         except (ApplicationError, store.LedgerUnavailable):
             raise
         except store.TenantInvalid as error:
@@ -329,7 +351,7 @@ class _Around(ActivityInboundInterceptor):
             first = info.activity_type == OPEN_RUN.name and not isinstance(error, store.RunNotFound)
             if info.workflow_type in NO_RUNS or first:
                 raise
-            if await self._ledger.transact(tenant_of_run(run_id), knows_run, run_id):
+            if await self.ledger.transact(tenant_of_run(run_id), knows_run, run_id):
                 raise
             raise stop(
                 ErrorType.LEDGER_LOST,
@@ -347,14 +369,14 @@ class _Around(ActivityInboundInterceptor):
         begins = info.activity_type == OPEN_RUN.name
         if begins and problem is None:
             # The file may be wrong, or old: another ledger may know the tenant's keys.
-            named = await self._ledger.transact(tenant, cell_of_tenant)
+            named = await self.ledger.transact(tenant, cell_of_tenant)
             if named is None:
                 problem = f"cell {cell.name} does not know tenant {tenant}: `tenant add` adds it"
             elif named != cell.name:
                 problem = f"the ledger of cell {cell.name} says: tenant {tenant} is of cell {named}"
         if problem is None:
             return
-        if begins and not await self._ledger.transact(tenant, knows_run, run_id):
+        if begins and not await self.ledger.transact(tenant, knows_run, run_id):
             raise stop(ErrorType.TENANT_ELSEWHERE, problem)
         raise store.LedgerUnavailable(problem)
 
@@ -382,24 +404,15 @@ def log_failure(log: structlog.stdlib.BoundLogger, error: Exception) -> None:
     )
 
 
-class CrashInterceptor(Interceptor):
+@dataclass(frozen=True)
+class CrashInterceptor(ActivityInterceptor):
     """Lays the crash points of whole activities."""
 
-    def __init__(self, crash: Crash) -> None:
-        self._crash = crash
+    crash: Crash
 
-    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return _CrashingCall(next, self._crash)
-
-
-class _CrashingCall(ActivityInboundInterceptor):
-    def __init__(self, next: ActivityInboundInterceptor, crash: Crash) -> None:
-        super().__init__(next)
-        self._crash = crash
-
-    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+    async def around(self, input: ExecuteActivityInput, call: Callable[[], Awaitable[Any]]) -> Any:
         name = activity.info().activity_type
-        self._crash.at(name, "", CrashPoint.BEFORE_CLAIM)
-        result = await super().execute_activity(input)
-        self._crash.at(name, "", CrashPoint.BEFORE_REPORT)
+        self.crash.at(name, "", CrashPoint.BEFORE_CLAIM)
+        result = await call()
+        self.crash.at(name, "", CrashPoint.BEFORE_REPORT)
         return result

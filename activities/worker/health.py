@@ -22,7 +22,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from surehand.activities.ledger.approvals.waiting import measure_waiting
-from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
+from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.effects.epochs import current_epoch
 from surehand.activities.ledger.halts import SCOPES, count_halts
 from surehand.activities.ledger.runs.deletion import read_round_age
@@ -211,17 +211,15 @@ async def measure(ledger: Ledger, metrics: Metrics) -> None:
     metrics.epoch(0 if epoch is None else epoch.number)
     halts, waiting, oldest_ms, ages = Counter(dict.fromkeys(SCOPES, 0)), 0, 0, list[timedelta]()
     for one in {DEFAULT_TENANT, *ledger.tenants}:
-        found, (count, age_ms), age = await ledger.transact(one, _measure_tenant)
+        found, (count, age_ms), age = await ledger.transact(
+            one, lambda tx: (count_halts(tx), measure_waiting(tx), read_round_age(tx))
+        )
         halts.update(found)
         waiting, oldest_ms = waiting + count, max(oldest_ms, age_ms)
         ages += [] if age is None else [age]
     metrics.halts(halts)
     metrics.approvals(waiting, timedelta(milliseconds=oldest_ms))
     metrics.retention(ages)
-
-
-def _measure_tenant(tx: Transaction) -> tuple[dict[str, int], tuple[int, int], timedelta | None]:
-    return count_halts(tx), measure_waiting(tx), read_round_age(tx)
 
 
 async def learn(server: Client, ledger: Ledger) -> int:

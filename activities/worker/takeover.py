@@ -17,7 +17,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -39,16 +39,15 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import (
-    ActivityInboundInterceptor,
     ExecuteActivityInput,
     ExecuteWorkflowInput,
-    Interceptor,
     WorkflowInboundInterceptor,
     WorkflowInterceptorClassInput,
 )
 
 from surehand.activities.ledger.core.engine import LedgerUnavailable
 from surehand.activities.ledger.core.presence import Pooled, Presence
+from surehand.activities.worker.context import ActivityInterceptor
 from surehand.workflows.names import ErrorType
 
 log = structlog.get_logger()
@@ -83,7 +82,7 @@ def worker_identity() -> str:
     return f"{os.getpid()}@{socket.gethostname()}@{secrets.token_hex(4)}"
 
 
-class InHand(Interceptor):
+class InHand(ActivityInterceptor):
     """Knows the runs of which a worker has an activity, or the workflow in memory."""
 
     def __init__(self) -> None:
@@ -133,8 +132,9 @@ class InHand(Interceptor):
                 del self._idle[run]
         return added, dropped
 
-    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return _Activity(next, self)
+    async def around(self, input: ExecuteActivityInput, call: Callable[[], Awaitable[Any]]) -> Any:
+        with self.holding(activity.info().workflow_id or ""):
+            return await call()
 
     def workflow_interceptor_class(
         self, input: WorkflowInterceptorClassInput
@@ -148,16 +148,6 @@ class InHand(Interceptor):
                     return await super().execute_workflow(input)
 
         return Workflow
-
-
-class _Activity(ActivityInboundInterceptor):
-    def __init__(self, next: ActivityInboundInterceptor, in_hand: InHand) -> None:
-        super().__init__(next)
-        self._in_hand = in_hand
-
-    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        with self._in_hand.holding(activity.info().workflow_id or ""):
-            return await super().execute_activity(input)
 
 
 @asynccontextmanager

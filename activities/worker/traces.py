@@ -58,18 +58,16 @@ T = TypeVar("T", bound=_WithHeaders)
 
 def readable(input: T) -> T:
     """Return what has arrived, without a header that is no map of words."""
-    header = input.headers.get(HEADER)
-    if header is not None and not _is_readable(header):
-        input.headers = {name: one for name, one in input.headers.items() if name != HEADER}
-    return input
-
-
-def _is_readable(header: Payload) -> bool:
+    if (header := input.headers.get(HEADER)) is None:
+        return input
     try:
         [carrier] = PayloadConverter.default.from_payloads([header])
+        known = isinstance(carrier, dict) and all(isinstance(one, str) for one in carrier.values())
     except Exception:  # whatever the decoder raises on what a stranger has written
-        return False
-    return isinstance(carrier, dict) and all(isinstance(one, str) for one in carrier.values())
+        known = False
+    if not known:
+        input.headers = {name: one for name, one in input.headers.items() if name != HEADER}
+    return input
 
 
 # Also a client's: what a client has comes before what a plugin adds to the worker alone.
