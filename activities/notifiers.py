@@ -59,7 +59,6 @@ from surehand.activities.tools.failures import read_retry_after
 from surehand.activities.worker.settings import Settings
 from surehand.process.settings import (
     PREFIX,
-    NotLoaded,
     SettingsError,
     is_loopback,
     is_named,
@@ -615,10 +614,7 @@ def _read(name: str, text: str, parse: Callable[[str], T]) -> T:
 
 
 def _own(name: str) -> Notifier:
-    try:
-        found = load_named(name)
-    except NotLoaded as error:
-        raise _wrong("NOTIFY", str(error)) from error
+    found = load_named(name, f"setting {PREFIX}NOTIFY")
     if isinstance(found, type) or not inspect.iscoroutinefunction(getattr(found, "send", None)):
         raise _wrong("NOTIFY", f"{name} is no object with `async def send(self, notification)`")
     return cast(Notifier, found)

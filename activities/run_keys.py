@@ -16,7 +16,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
@@ -37,19 +37,14 @@ REMEMBERED: Final = timedelta(seconds=60)
 MOST: Final = 2000
 
 
+@dataclass(eq=False)
 class LedgerKeys:
     """The keys in one ledger, unwrapped by the key-encryption keys of this process."""
 
-    def __init__(
-        self,
-        ledger: Callable[[], Ledger],
-        ring: ciphers.KeyRing,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._ledger = ledger
-        self.ring = ring
-        self._clock = clock
-        self._known = OrderedDict[str, tuple[float, ciphers.RunKey]]()
+    ledger: Callable[[], Ledger]
+    ring: ciphers.KeyRing
+    clock: Callable[[], float] = time.monotonic
+    _known: OrderedDict[str, tuple[float, ciphers.RunKey]] = field(default_factory=OrderedDict)
 
     @classmethod
     def of(cls, keys: str, ledger: Callable[[], Ledger]) -> LedgerKeys | None:
@@ -58,7 +53,7 @@ class LedgerKeys:
         return None if ring is None else cls(ledger, ring)
 
     async def key_of(self, root: str, *, make: bool) -> ciphers.RunKey:
-        now = self._clock()
+        now = self.clock()
         while self._known and next(iter(self._known.values()))[0] <= now:
             self._known.popitem(last=False)
         # One that was slow to come is filed behind others that are remembered for longer.
@@ -74,10 +69,10 @@ class LedgerKeys:
     def known(self, root: str) -> ciphers.RunKey | None:
         """Return the key of a run, as ``RunKeys`` says; any thread may ask."""
         found = self._known.get(root)
-        return None if found is None or found[0] <= self._clock() else found[1]
+        return None if found is None or found[0] <= self.clock() else found[1]
 
     async def _fetched(self, root: str, *, make: bool) -> ciphers.RunKey:
-        tenant, ledger = owner_of(root), self._ledger()
+        tenant, ledger = owner_of(root), self.ledger()
         try:
             row = await ledger.transact(tenant, rows.find_key, root)
             if row is None and make:

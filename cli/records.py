@@ -6,8 +6,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
@@ -15,11 +14,10 @@ from typing import Annotated, Any, Final, Literal
 import typer
 from pydantic import TypeAdapter
 
-from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.history import reads
 from surehand.activities.ledger.history.recordings import rebuild_checkpoint
 from surehand.activities.ledger.runs import checkpoints
-from surehand.activities.ledger.runs.checkpoints import CheckpointError, SavedCheckpoint
+from surehand.activities.ledger.runs.checkpoints import SavedCheckpoint
 from surehand.cli import options
 from surehand.cli.options import (
     Caller,
@@ -399,7 +397,7 @@ async def _save_document(caller: Caller, run_id: str, name: str, document: dict[
             f"the checkpoint of run {run_id}: {size} bytes, {LARGEST_CHECKPOINT} at most"
         )
     # It must not hold up the run's own work for longer.
-    async with _open_checkpoints(_SAVED_WITHIN) as ledger:
+    async with ledger_of(read_settings(), _SAVED_WITHIN) as ledger:
         store = open_artifacts(settings, ledger)
         kept = await store.keep(caller.tenant, run_id, document, _SAVED_WITHIN)
         saved = await ledger.transact(
@@ -417,7 +415,7 @@ async def _save_document(caller: Caller, run_id: str, name: str, document: dict[
 
 
 async def _list_saved(caller: Caller, run_id: str) -> Reply:
-    async with _open_checkpoints() as ledger:
+    async with ledger_of(read_settings()) as ledger:
         await ledger.transact(caller.tenant, reads.require_run, run_id)
         found = await ledger.transact(caller.tenant, checkpoints.list_checkpoints, run_id)
     columns = ("name", "event", "saved", "by", "bytes")
@@ -430,7 +428,7 @@ async def _list_saved(caller: Caller, run_id: str) -> Reply:
 
 
 async def _read_saved(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
-    async with _open_checkpoints() as ledger:
+    async with ledger_of(read_settings()) as ledger:
         await ledger.transact(caller.tenant, reads.require_run, run_id)
         one = await ledger.transact(caller.tenant, checkpoints.find_checkpoint, run_id, name)
         artifact = as_artifact(one.document)
@@ -440,12 +438,3 @@ async def _read_saved(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
             with translated():
                 document = await store.read(caller.tenant, run_id, artifact)
     return document
-
-
-@asynccontextmanager
-async def _open_checkpoints(patience: timedelta | None = None) -> AsyncIterator[Ledger]:
-    async with ledger_of(read_settings(), patience) as ledger:
-        try:
-            yield ledger
-        except CheckpointError as error:
-            raise NotFound(str(error)) from error

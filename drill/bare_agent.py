@@ -18,6 +18,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,8 @@ from pydantic import BaseModel, JsonValue, TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from surehand.agents.calls import find_framework
-from surehand.process.settings import NotLoaded, load_named
+from surehand.process.exits import WrongUse
+from surehand.process.settings import load_named
 
 #: Where a call is killed: before its effect; behind it, with the answer on its way; and when the
 #: agent has the answer, and makes its next call or ends.
@@ -41,10 +43,6 @@ WORLD, CALLS, END = "world.jsonl", "calls.jsonl", "end.json"
 
 #: Answers the call of a tool with these params, which the function given makes for real.
 ToolCaller = Callable[[str, dict[str, Any], Callable[[], Awaitable[Any]]], Awaitable[Any]]
-
-
-class NotTried(Exception):
-    """An agent cannot be run as it is; the message says why."""
 
 
 class AgentTool(BaseModel):
@@ -130,15 +128,15 @@ def read_calls(path: Path) -> list[CountedCall]:
     return [CountedCall.model_validate_json(line) for line in lines]
 
 
+@dataclass
 class CallCounter:
     """Stands in for the tools of an agent."""
 
-    def __init__(self, run: BareRun) -> None:
-        self.run = run
-        self.tools: dict[str, AgentTool] = {}
-        self._asked = Counter[str]()
-        self._dies_next = False
-        self._one = threading.Lock()
+    run: BareRun
+    tools: dict[str, AgentTool] = field(default_factory=dict)
+    _asked: Counter[str] = field(default_factory=Counter)
+    _dies_next: bool = False
+    _one: threading.Lock = field(default_factory=threading.Lock)
 
     def offer(self, name: str, description: str | None, schema: dict[str, Any]) -> None:
         """Take down a tool that the agent has."""
@@ -199,14 +197,11 @@ def _die() -> None:
 
 
 def run_bare(run: BareRun) -> BareEnd:
-    """Run an agent to its end, or resume it. Raises ``NotTried``, and what the agent raises."""
+    """Run an agent to its end, or resume it. Raises ``WrongUse``, and what the agent raises."""
     counter = CallCounter(run)
     if run.agent.functions:
         replace_functions(run.agent, counter.offer, counter.call)
-    try:
-        found = load_named(run.agent.name)
-    except NotLoaded as error:
-        raise NotTried(str(error)) from error
+    found = load_named(run.agent.name)
     framework = framework_of(found)
     try:
         resumes = asyncio.run(_RUN[framework](found, counter))
@@ -214,7 +209,7 @@ def run_bare(run: BareRun) -> BareEnd:
         unknown = [name for name in run.agent.reads if name not in counter.tools]
         if unknown and counter.tools:  # it has met others, and its answers are no reads' answers
             has = ", ".join(counter.tools)
-            raise NotTried(
+            raise WrongUse(
                 f"--reads {unknown[0]}: {run.agent.name} has no such tool (it has {has})"
             )
     counter.end()
@@ -225,13 +220,13 @@ FUNCTION: Final = "a function"
 
 
 def framework_of(agent: Any) -> str:
-    """Return the framework of an agent. Raises ``NotTried``."""
+    """Return the framework of an agent. Raises ``WrongUse``."""
     if (found := find_framework(agent)) is not None:
         return found
     if inspect.iscoroutinefunction(agent):
         return FUNCTION
     kinds = "an agent of pydantic-ai or of the OpenAI Agents SDK, a graph, or an async function"
-    raise NotTried(f"it is a {type(agent).__name__}, and has to be {kinds}")
+    raise WrongUse(f"it is a {type(agent).__name__}, and has to be {kinds}")
 
 
 def replace_functions(
@@ -241,13 +236,13 @@ def replace_functions(
 ) -> None:
     """Let ``call`` stand in for the functions of the agent's module of tools, wherever they are.
 
-    Raises ``NotTried``.
+    Raises ``WrongUse``.
     """
     where = agent.functions
     try:
         module = importlib.import_module(where)
     except Exception as error:
-        raise NotTried(f"--tools {where}: {type(error).__name__}: {error}") from error
+        raise WrongUse(f"--tools {where}: {type(error).__name__}: {error}") from error
     for name, function in list(vars(module).items()):
         own = str(getattr(function, "__module__", "")).split(".")[0] == where.split(".")[0]
         if name.startswith("_") or not own or f"{where}:{name}" == agent.name:
@@ -260,7 +255,7 @@ def replace_functions(
             offer(name, inspect.getdoc(function), schema)
             _put_everywhere(function, _replace_function(name, function, call))
         elif callable(function) and not inspect.isclass(function):
-            raise NotTried(f"{where}:{name} is no async function, so its calls cannot be counted")
+            raise WrongUse(f"{where}:{name} is no async function, so its calls cannot be counted")
 
 
 def _replace_function(
@@ -288,7 +283,7 @@ def _put_everywhere(old: Any, new: Any) -> None:
 
 async def _run_function(agent: Any, counter: CallCounter) -> str:
     if not counter.tools:
-        raise NotTried("its tools would be called: name their module with --tools")
+        raise WrongUse("its tools would be called: name their module with --tools")
     await agent(counter.run.agent.input)
     return "is started again"
 
@@ -324,11 +319,11 @@ async def _run_openai(agent: Any, counter: CallCounter) -> str:
     for tool in {id(tool): tool for one in reached for tool in one.tools}.values():
         # What an agent that is a tool calls is not looked at.
         if not isinstance(tool, agents.FunctionTool) or tool._is_agent_tool:
-            raise NotTried(f"its tool {tool.name} is no function: it would be called")
+            raise WrongUse(f"its tool {tool.name} is no function: it would be called")
         counter.offer(tool.name, tool.description, tool.params_json_schema)
         tool.on_invoke_tool = _count_invoked(tool, counter)
     if any(one.mcp_servers for one in reached):
-        raise NotTried("it has MCP servers: they would be called")
+        raise WrongUse("it has MCP servers: they would be called")
     session = SQLiteSession("tried", counter.run.folder / "session.sqlite")
     quiet = agents.RunConfig(tracing_disabled=True)
     given: Any = counter.run.agent.input
@@ -351,7 +346,7 @@ async def _run_langgraph(graph: Any, counter: CallCounter) -> str:
 
     nodes = list_tool_nodes(graph)
     if not nodes:
-        raise NotTried("it has no ToolNode, so its calls cannot be counted")
+        raise WrongUse("it has no ToolNode, so its calls cannot be counted")
     for tool in {id(tool): tool for one in nodes for tool in one.tools_by_name.values()}.values():
         counter.offer(tool.name, tool.description, schema_of(tool))
         _replace_tool(tool, counter)
@@ -409,7 +404,7 @@ def _replace_tool(tool: Any, counter: CallCounter) -> None:
     from langchain_core.tools import StructuredTool
 
     if not isinstance(tool, StructuredTool):
-        raise NotTried(f"its tool {tool.name} is a {type(tool).__name__}: it would be called")
+        raise WrongUse(f"its tool {tool.name} is a {type(tool).__name__}: it would be called")
     given = schema_of(tool).get("properties", {}).keys()
     real: Any = tool.func
     real_async: Any = tool.coroutine
@@ -442,7 +437,7 @@ def main(arguments: Sequence[str]) -> int:
     run = BareRun.model_validate_json(Path(spec).read_text(encoding="utf-8"))
     try:
         end = run_bare(run)
-    except NotTried as error:
+    except WrongUse as error:
         print(error, file=sys.stderr)
         return 2
     (run.folder / END).write_text(end.model_dump_json(), encoding="utf-8")

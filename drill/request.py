@@ -21,7 +21,7 @@ from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
 from surehand.client.plan_file import load_plan
 from surehand.drill.report import POINTS, DrillTarget, ForcedWait, Operation, Point
 from surehand.process.exits import WrongUse
-from surehand.process.settings import NotLoaded, load_named
+from surehand.process.settings import load_named
 from surehand.workflows.contracts.steering import InterruptKind
 from surehand.workflows.contracts.tools import MODEL, Effect, Recovery
 from surehand.workflows.plan.plan import ITERATION, Ask, Durability, Plan, Step
@@ -68,10 +68,7 @@ class Function:
             return cls(f"{given.__module__}:{getattr(given, '__qualname__', given)}", given)
         if (here := str(Path.cwd())) not in sys.path:
             sys.path.insert(0, here)
-        try:
-            body = load_named(given)
-        except NotLoaded as error:
-            raise WrongUse(f"{option}: {error}") from error
+        body = load_named(given, option)
         if not callable(body):
             raise WrongUse(f"{option} {given}: it is not a function")
         return cls(given, body)

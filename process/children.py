@@ -24,6 +24,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 from queue import SimpleQueue
@@ -69,14 +70,14 @@ def can_fork(environment: Mapping[str, str]) -> bool:
 _SERVERS: Final[dict[tuple[str, ...], Iterator[ForkServer]]] = {}
 
 
+@dataclass(frozen=True)
 class Forked:
     """A forked process; what :class:`surehand.process.children.Child` needs of a ``Popen``."""
 
-    def __init__(self, pid: int, command: Sequence[str]) -> None:
-        self.pid = pid
-        self._command = command
-        self.ended = Future[int]()
-        """How it ended (``-9``: SIGKILL)."""
+    pid: int
+    command: Sequence[str]
+    ended: Future[int] = field(default_factory=Future)
+    """How it ended (``-9``: SIGKILL)."""
 
     def poll(self) -> int | None:
         """Return how it ended, or ``None`` while it runs."""
@@ -87,7 +88,7 @@ class Forked:
         try:
             return self.ended.result(timeout)
         except TimeoutError as error:
-            raise subprocess.TimeoutExpired(self._command, timeout or 0) from error
+            raise subprocess.TimeoutExpired(self.command, timeout or 0) from error
 
     def send_signal(self, number: int) -> None:
         """Send it a signal; no-op when it has ended."""

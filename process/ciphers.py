@@ -219,10 +219,7 @@ def _parse_keys(texts: Sequence[str], where: str) -> list[LocalKey]:
 
 
 def _load_keys(name: str) -> list[KeyEncryptionKey]:
-    try:
-        found = settings.load_named(name)
-    except settings.NotLoaded as error:
-        raise WrongUse(f"setting {settings.KEYS}: {error}") from error
+    found = settings.load_named(name, f"setting {settings.KEYS}")
     keys = list(found) if isinstance(found, list | tuple) else [found]
     if not keys or not all(isinstance(key, KeyEncryptionKey) for key in keys):
         raise WrongUse(
@@ -264,10 +261,6 @@ class RunKey:
             HKDFExpand(SHA256(), KEY_BYTES, b"surehand/1 " + use).derive(secret) for use in uses
         )
         return cls(AESGCM(payloads), nonces, AESGCM(contents), content_nonces, digests)
-
-    def nonce_of(self, about: bytes, content: bytes) -> bytes:
-        """Return the nonce of what has to come out the same each time."""
-        return _nonce_of(self.nonces, about, content)
 
     def seal(self, about: bytes, content: bytes, *, kept: bool = False) -> bytes:
         """Return what the ledger or the artifact store keeps, encrypted."""
@@ -314,7 +307,9 @@ class RunEncryption:
         about, content = _associated_data(place), payload.SerializeToString(deterministic=True)
 
         def encrypted(content: bytes) -> bytes:
-            nonce = key.nonce_of(about, content) if kept else secrets.token_bytes(NONCE_BYTES)
+            nonce = (
+                _nonce_of(key.nonces, about, content) if kept else secrets.token_bytes(NONCE_BYTES)
+            )
             return _VERSION + nonce + key.payloads.encrypt(nonce, content, about)
 
         data = await call_off_loop(encrypted, content)
@@ -334,6 +329,7 @@ class RunEncryption:
 
 
 def _nonce_of(key: bytes, about: bytes, content: bytes) -> bytes:
+    """Return the nonce of what has to come out the same each time."""
     lengths = len(about).to_bytes(8, "big")
     return hmac.digest(key, lengths + about + content, sha256)[:NONCE_BYTES]
 

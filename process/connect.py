@@ -49,12 +49,10 @@ def load_plugins(names: Sequence[str]) -> list[Plugin]:
     kinds = (temporalio.client.Plugin, temporalio.worker.Plugin)
     loaded: list[Plugin] = []
     for name in names:
+        found = settings.load_named(name, f"setting {PLUGINS}")
         try:
-            found = settings.load_named(name)
             if isinstance(found, type) and issubclass(found, kinds):
                 found = found()
-        except settings.NotLoaded as error:
-            raise WrongUse(f"setting {PLUGINS}: {error}") from error
         except Exception as error:  # the user's own
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise WrongUse(f"setting {PLUGINS}: {name}() has failed: {reason}") from error

@@ -30,6 +30,7 @@ _ENDS: Final = b"\r\n"
 _ALL_ELSE: Final = bytes(set(range(256)) - set(_MARKS + _ENDS + b'"'))
 
 
+@dataclasses.dataclass
 class ValueCounter:
     """Counts the values of a text that arrives in parts.
 
@@ -37,12 +38,11 @@ class ValueCounter:
     least one mark. For a stream of events, each of its lines is work, too.
     """
 
-    def __init__(self, most: int = MOST_PARSED) -> None:
-        self._left = most
-        self._inside = False
-        """Whether the parts so far end within a text."""
-        self._held = b""
-        """A backslash at their end: what it escapes has yet to come."""
+    _left: int = MOST_PARSED
+    _inside: bool = False
+    """Whether the parts so far end within a text."""
+    _held: bytes = b""
+    """A backslash at their end: what it escapes has yet to come."""
 
     def takes(self, part: bytes) -> bool:
         """Return whether there are not too many values, with those of the next part."""

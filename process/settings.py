@@ -44,16 +44,19 @@ def is_named(text: str) -> bool:
     return len(text) <= LONGEST_OBJECT and re.fullmatch(OBJECT_FORM, text) is not None
 
 
-def load_named(name: str) -> Any:
+def load_named(name: str, what: str = "") -> Any:
+    """Return an object by ``module:name``; ``what``: what names it, for the error."""
+    before = f"{what}: " if what else ""
     if not is_named(name):
-        raise NotLoaded(f"{name!r} is not module:name")
+        raise NotLoaded(f"{before}{name!r} is not module:name")
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # a module of the user's may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise NotLoaded(
-            f"{name} cannot be loaded: {reason}; its module must be installed, or lie on PYTHONPATH"
+            f"{before}{name} cannot be loaded: {reason}; its module must be installed, or lie on"
+            " PYTHONPATH"
         ) from error
 
 

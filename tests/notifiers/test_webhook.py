@@ -21,7 +21,7 @@ from surehand.activities.notifiers import (
     where,
 )
 from surehand.activities.worker.settings import Secrets, Settings, load_settings
-from surehand.process.settings import SettingsError
+from surehand.process.exits import WrongUse
 from tests.notifiers.receiver import Receiver, receiving
 from tests.notifiers.samples import approval
 
@@ -206,7 +206,7 @@ def test_nobody_may_be_told() -> None:
     ],
 )
 def test_what_is_wrong_is_named_in_one_line(given: dict[str, str], says: list[str]) -> None:
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(WrongUse) as refused:
         load_notifiers(settings(**given))
 
     said = str(refused.value)

@@ -65,7 +65,7 @@ class Keys(LedgerKeys):
     fetched = 0
 
     async def key_of(self, root: str, *, make: bool) -> RunKey:
-        assert self._ledger().engine.pool.checkedout() == 0, "a transaction is open"
+        assert self.ledger().engine.pool.checkedout() == 0, "a transaction is open"
         self.fetched += 1
         return await super().key_of(root, make=make)
 

@@ -18,12 +18,13 @@ from surehand.activities.ledger.core.tables import checkpoints, runs
 from surehand.activities.ledger.runs.deletion import keep_run
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.process.exits import NotFound
 
 #: Checkpoints of a run.
 MOST: Final = 100
 
 
-class CheckpointError(ValueError):
+class CheckpointError(NotFound):
     """There is no such checkpoint, or one too many; the message says what there is."""
 
 
