@@ -29,14 +29,11 @@ from surehand.activities.ledger.core.engine import (
 from surehand.activities.ledger.core.migrate import weak_guards
 from surehand.activities.ledger.effects.epochs import MEANING, current_epoch
 from surehand.activities.mcp.calls import SeenTool
+from surehand.activities.notifiers import load_notifiers, where
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.settings import (
-    Settings,
-    judge_settings,
-    missing_settings,
-)
+from surehand.activities.worker.settings import Settings, judge_settings, missing_settings
 from surehand.cli import options
-from surehand.cli.options import Caller, ledger_of, notifiers_of, read_settings, read_toolbox
+from surehand.cli.options import Caller, ledger_of, read_settings, read_toolbox
 from surehand.cli.printer import Lines, Reply, Shape, Table, counted
 from surehand.cli.tools import warnings_of
 from surehand.client.connection import PING_LIMIT, Connection, Polling
@@ -438,7 +435,7 @@ def _mcp_server(settings: Settings, name: str, silent: str | None, tools: list[S
 
 def _check_notifiers(settings: Settings) -> Check:
     try:
-        detail = notifiers_of(settings)
+        detail = where(load_notifiers(settings))
     except SurehandError as error:
         fix = "mend it in the environment or in .env; docs/howto/be-told.md says more"
         return _wrong("notifiers", str(error), fix)
@@ -451,13 +448,12 @@ def _no_database(detail: str) -> Check:
 
 
 def _wrong_database(settings: Settings, error: SurehandError) -> Check:
-    away = isinstance(error, LedgerUnavailable)
     if isinstance(error, LedgerUnfit):
         fix = "put the ledger on a PostgreSQL that keeps what it is told, as the line above says"
         return _wrong("database", str(error), fix)
     if settings.database_url.startswith("sqlite") and "database is locked" in str(error):
         return _locked_database(settings, str(error))
-    if not away or settings.database_url.startswith("sqlite"):
+    if not isinstance(error, LedgerUnavailable) or settings.database_url.startswith("sqlite"):
         return _no_database(str(error))
     fix = "start the server, make the database, or mend SUREHAND_DATABASE_URL"
     return _wrong("database", str(error), fix)

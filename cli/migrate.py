@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from surehand.process.exits import (  # first: it says what to do where nothing is installed
-    ExitCode,
-    SurehandError,
-)
+# First: it says what to do where nothing is installed.
+from surehand.process.exits import ExitCode, SurehandError
 
 # isort: split
 import sys

@@ -44,7 +44,7 @@ from surehand.process.settings import (
     routed,
 )
 from surehand.workflows.identity import DEFAULT_TENANT
-from surehand.workflows.payload_codec import Encryption, KeyErased, NotDecrypted
+from surehand.workflows.payload_codec import Encryption, KeyErased, NotDecrypted, StoreUnavailable
 from surehand.workflows.plan.policy import parse_duration
 
 if TYPE_CHECKING:
@@ -303,8 +303,7 @@ def command_of(verb: Callable[..., Any]) -> Callable[..., int]:
     return command
 
 
-# The operator verbs' way to the ledger and the tools: `activities/` is imported when it is opened,
-# and its errors become exit codes here and nowhere else.
+# The operator verbs' way to the ledger and the tools: `activities/` is imported when it is opened.
 
 
 class LedgerRows(Shape):
@@ -316,9 +315,7 @@ class LedgerRows(Shape):
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn what the payload codec raises into one line with the right exit code."""
-    from surehand.workflows.payload_codec import StoreUnavailable
-
+    """Give exit codes to what the pure payload codec raises; all other errors have their own."""
     try:
         yield
     except StoreUnavailable as error:
@@ -340,12 +337,6 @@ def read_toolbox(modules: Sequence[str], mcp: str) -> Toolbox:
     from surehand.activities.tools.toolbox import load_toolbox
 
     return load_toolbox(modules, mcp_tools(mcp))
-
-
-def notifiers_of(settings: Settings) -> str:
-    from surehand.activities.notifiers import load_notifiers, where
-
-    return where(load_notifiers(settings))
 
 
 def open_artifacts(settings: Settings, ledger: Ledger) -> ArtifactStore:
@@ -406,10 +397,10 @@ async def administration(tenant: str, *, forgets: bool = False) -> AsyncIterator
     ``forgets``: what it overwrites must not stay in the files of an SQLite database.
     """
     from surehand.activities.ledger.core.engine import forget_log
-    from surehand.activities.ledger.people import principals as transactions
+    from surehand.activities.ledger.people.principals import open_administration
 
     async with ledger_of(read_settings()) as ledger:
-        with transactions.open_administration(ledger, tenant) as tx:
+        with open_administration(ledger, tenant) as tx:
             yield tx
         if forgets:
             await asyncio.to_thread(forget_log, ledger.engine)

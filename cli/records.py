@@ -19,14 +19,7 @@ from surehand.activities.ledger.history.recordings import rebuild_checkpoint
 from surehand.activities.ledger.runs import checkpoints
 from surehand.activities.ledger.runs.checkpoints import SavedCheckpoint
 from surehand.cli import options
-from surehand.cli.options import (
-    Caller,
-    ledger_of,
-    open_artifacts,
-    read_settings,
-    rows_reply,
-    translated,
-)
+from surehand.cli.options import Caller, ledger_of, open_artifacts, read_settings, rows_reply
 from surehand.cli.printer import Reply, Shape, Table, compact, shown_time, table_or
 from surehand.client.outcome import call_progress
 from surehand.process import VERSION
@@ -293,10 +286,8 @@ async def artifacts(
         found = next((r for r in rows if wanted in (r["artifact_id"], r["sha256"])), None)
         if found is None:
             raise NotFound(f"run {run_id} has no artifact {artifact!r}")
-        store = open_artifacts(settings, ledger)
-        with translated():
-            reference = Artifact.model_validate(found)
-            content = await store.read_bytes(caller.tenant, run_id, reference)
+        store, reference = open_artifacts(settings, ledger), Artifact.model_validate(found)
+        content = await store.read_bytes(caller.tenant, run_id, reference)
     sys.stdout.buffer.write(content)
     return ExitCode.DONE
 
@@ -397,7 +388,7 @@ async def _save_document(caller: Caller, run_id: str, name: str, document: dict[
             f"the checkpoint of run {run_id}: {size} bytes, {LARGEST_CHECKPOINT} at most"
         )
     # It must not hold up the run's own work for longer.
-    async with ledger_of(read_settings(), _SAVED_WITHIN) as ledger:
+    async with ledger_of(settings, _SAVED_WITHIN) as ledger:
         store = open_artifacts(settings, ledger)
         kept = await store.keep(caller.tenant, run_id, document, _SAVED_WITHIN)
         saved = await ledger.transact(
@@ -435,6 +426,5 @@ async def _read_saved(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
         document: dict[str, Any] = one.document
         if artifact is not None:
             store = open_artifacts(read_settings(), ledger)
-            with translated():
-                document = await store.read(caller.tenant, run_id, artifact)
+            document = await store.read(caller.tenant, run_id, artifact)
     return document

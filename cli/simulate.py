@@ -16,17 +16,13 @@ from temporalio.exceptions import ApplicationError
 from surehand.activities.effects.prepare import PreparedCall, prepare_params
 from surehand.activities.expressions import RuleBroken, condition_holds, holds, of_run
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.ledger.history.recordings import (
-    RunAt,
-    find_key_entry,
-    read_run_at,
-)
+from surehand.activities.ledger.history.recordings import RunAt, find_key_entry, read_run_at
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.cli import options
-from surehand.cli.options import ledger_of, read_settings, translated
+from surehand.cli.options import ledger_of, read_settings
 from surehand.cli.printer import Lines, Reply, Shape, Table
 from surehand.cli.tools import named_tools, problems_of, tools_in
 from surehand.client.plan_file import PlanDraft
@@ -106,8 +102,7 @@ async def simulate_run(
         start = await ledger.transact(caller.tenant, read_run_at, run_id, seq)
         plan = change_plan(start, changes, toolbox)
         walk = PlanWalk(start, plan, ledger, toolbox)
-        with translated():
-            ends = await walk.run()
+        ends = await walk.run()
     shown = Simulation(
         run_id=run_id,
         seq=seq,

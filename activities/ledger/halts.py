@@ -45,7 +45,7 @@ from surehand.activities.ledger.core.tables import (
 )
 from surehand.activities.ledger.people.principals import find_principals
 from surehand.activities.ledger.quotas import require_unspent, select_limited
-from surehand.process.exits import WrongUse
+from surehand.process.exits import Refused
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.base import HaltWait
 from surehand.workflows.identity import is_child_of
@@ -57,7 +57,7 @@ LOOK: Final = timedelta(seconds=30)
 SCOPES: Final = ("tenant", "tool", "run")
 
 
-class HaltError(WrongUse):
+class HaltError(Refused):
     """A halt that cannot be made or lifted; the message says why."""
 
 

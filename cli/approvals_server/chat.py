@@ -32,7 +32,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from surehand.cli.approvals_server.sign_in import Registered, Subjects
-from surehand.cli.options import translated
 from surehand.client.messages import find_approval, fresh_claims, read_key, sign
 from surehand.process.exits import NoWorker, Unanswered, WrongUse
 from surehand.process.settings import PREFIX, load_extra
@@ -116,24 +115,23 @@ class ChatVotes:
         """Return what to tell whoever has pressed."""
         me, now = self._subjects.principal(press.issuer, press.user), int(time.time())
         try:
-            with translated():
-                if me is None or not await self._registered(me):
-                    raise WrongUse(f"{press.issuer}, {press.user} is nobody who may decide here")
-                run_id, approval_id = find_approval(self._tenant, press.approval_id)
-                # A message has whole ids, and a short one would be taken for one of this tenant's.
-                if approval_id != press.approval_id:
-                    raise WrongUse("that message is another tenant's")
-                claims = ChatClaims(
-                    **fresh_claims(me, self._tenant, now) | {"jti": nonce},
-                    run_id=run_id,
-                    approval_id=approval_id,
-                    params_hash=press.params_hash,
-                    outcome=press.outcome,
-                    account=f"{press.issuer}:{press.user}",
-                )
-                decision = claims.model_dump(include={"approval_id", "params_hash", "outcome"})
-                decision |= {"approver": me, "signature": sign(self._key, claims)}
-                return (await forward(run_id, decision)).message
+            if me is None or not await self._registered(me):
+                raise WrongUse(f"{press.issuer}, {press.user} is nobody who may decide here")
+            run_id, approval_id = find_approval(self._tenant, press.approval_id)
+            # A message has whole ids, and a short one would be taken for one of this tenant's.
+            if approval_id != press.approval_id:
+                raise WrongUse("that message is another tenant's")
+            claims = ChatClaims(
+                **fresh_claims(me, self._tenant, now) | {"jti": nonce},
+                run_id=run_id,
+                approval_id=approval_id,
+                params_hash=press.params_hash,
+                outcome=press.outcome,
+                account=f"{press.issuer}:{press.user}",
+            )
+            decision = claims.model_dump(include={"approval_id", "params_hash", "outcome"})
+            decision |= {"approver": me, "signature": sign(self._key, claims)}
+            return (await forward(run_id, decision)).message
         except (WrongUse, NoWorker) as problem:
             return f"It does not count: {problem}"
         except Unanswered as problem:

@@ -31,7 +31,7 @@ from surehand.activities.ledger.approvals.waiting import (
     waiting_for_others,
 )
 from surehand.activities.ledger.core.store import Ledger, Transaction
-from surehand.activities.ledger.halts import HaltError, list_halts
+from surehand.activities.ledger.halts import list_halts
 from surehand.activities.ledger.history.run_display import (
     Doubt,
     OneApproval,
@@ -499,8 +499,6 @@ class ApprovalsServer:
             told = await vote_and_lift(
                 self._ledger, self._tenant, decision, self._read_lifting(), must_count=True
             )
-        except HaltError as error:
-            raise exits.Refused(str(error)) from error
         except principals.PrincipalError:
             told = "all who are asked have said yes; whoever owns the ledger lifts it now"
         return JSONResponse({"message": told})

@@ -13,6 +13,7 @@ from surehand.activities.ledger.core.statements import insert_row, rows_of, upda
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, epochs, events, runs
 from surehand.activities.ledger.steps.entries import ClaimRequest, Entry
+from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.identity import forward_key, step_key
 
@@ -50,7 +51,7 @@ MEANING: Final = (
 RESTORED: Final = "restored"
 
 
-class EpochError(Exception):
+class EpochError(WrongUse):
     """An epoch cannot be opened, or closed; the message says why."""
 
 
