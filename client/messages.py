@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from surehand.process.exits import NoSuchRun, WrongUse
+from surehand.process.files import FOR_OTHERS
 from surehand.process.settings import ClientSettings
 from surehand.verify import ALGORITHM
 from surehand.workflows.canonical_json import NotCanonical, canonical_json, digest
@@ -105,8 +106,6 @@ _TOKEN_LASTS: Final = timedelta(hours=1)
 NONCE: Final = 24
 #: Bytes; a key file has about 120.
 _LARGEST_FILE: Final = 16_384
-#: Permissions of group and others.
-_OTHERS: Final = 0o077
 
 
 def new_key(path: Path) -> str:
@@ -230,19 +229,18 @@ def sign(key: Ed25519PrivateKey, claims: Signed) -> str:
 
 def _create_file(path: Path, content: bytes, mode: int) -> None:
     """Write a file that is not there yet, with its permissions from the first byte on."""
+    made = False
     try:
-        # O_EXCL follows no link either, so nobody can lay one under the name.
-        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        # "x" follows no link either, so nobody can lay one under the name.
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            made = True
+            file.write(content)
     except FileExistsError as error:
         raise WrongUse(f"key file {path}: it is there already, and is not overwritten") from error
     except OSError as error:
-        raise WrongUse(f"key file {path}: {error.strerror}") from error
-    try:
-        with os.fdopen(opened, "wb") as file:
-            file.write(content)
-    except OSError as error:
-        path.unlink()
-        raise WrongUse(f"key file {path}: {error.strerror}") from error
+        if made:
+            path.unlink()
+        raise _refuse_key(path, error.strerror or "cannot be written") from error
 
 
 def _read_own(path: Path) -> bytes:
@@ -259,7 +257,7 @@ def _read_own(path: Path) -> bytes:
                 raise _refuse_key(
                     path, f"user {found.st_uid} owns it, not you: a key is used by its owner only"
                 )
-            if found.st_mode & _OTHERS:
+            if found.st_mode & FOR_OTHERS:
                 raise _refuse_key(path, f"others may use it: chmod 600 {shlex.quote(str(path))}")
             return file.read(_LARGEST_FILE)
     except FileNotFoundError as error:

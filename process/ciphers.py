@@ -15,10 +15,8 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import os
 import re
 import secrets
-import stat
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ from temporalio.api.common.v1 import Payload
 
 from surehand.process import settings
 from surehand.process.exits import WrongUse
-from surehand.process.files import replace_whole
+from surehand.process.files import read_private, replace_whole
 from surehand.process.off_loop import call_off_loop
 from surehand.workflows import payload_codec
 from surehand.workflows.canonical_json import canonical_json
@@ -188,15 +186,7 @@ def add_to_file(file: Path, key: LocalKey) -> int:
 
 
 def _read_keys(file: Path) -> list[LocalKey]:
-    try:
-        with file.open(encoding="utf-8") as opened:
-            mode = os.fstat(opened.fileno()).st_mode
-            if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
-                raise WrongUse(f"{file} ({settings.KEYS}) can be read by others: chmod 600 {file}")
-            lines = opened.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise WrongUse(f"{file} ({settings.KEYS}) cannot be read: {reason}") from error
+    lines = read_private(file, f"{file} ({settings.KEYS})").splitlines()
     return _parse_keys([line for line in lines if not line.lstrip().startswith("#")], str(file))
 
 

@@ -18,7 +18,11 @@ from typing import Any, Final
 
 import yaml
 
+from surehand.process.exits import WrongUse
 from surehand.workflows.canonical_json import LOST_DIGITS, loses_digits
+
+#: Permissions of group and others.
+FOR_OTHERS: Final = 0o077
 
 
 def replace_whole(file: Path, text: str, *, mode: int | None = None) -> None:
@@ -43,6 +47,22 @@ def replace_whole(file: Path, text: str, *, mode: int | None = None) -> None:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
+
+
+def read_private(file: Path, what: str) -> str:
+    """Return the text of a file with secrets; WrongUse: others can read it, or nobody can.
+
+    ``what``: how the file is named to people.
+    """
+    try:
+        with file.open(encoding="utf-8") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            if os.name == "posix" and stat.S_IMODE(mode) & FOR_OTHERS:
+                raise WrongUse(f"{what} can be read by others: chmod 600 {file}")
+            return opened.read()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise WrongUse(f"{what} cannot be read: {reason}") from error
 
 
 def stamp_of(file: Path) -> tuple[int, ...]:

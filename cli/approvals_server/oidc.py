@@ -13,9 +13,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import os
 import secrets
-import stat
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -46,6 +44,7 @@ from surehand.cli.approvals_server.pages import error, page
 from surehand.cli.approvals_server.sign_in import Registered, Subjects, digest_of
 from surehand.process import clock
 from surehand.process.exits import WrongUse
+from surehand.process.files import read_private
 from surehand.process.settings import PREFIX, is_private
 from surehand.workflows.plain_text import plain
 
@@ -84,7 +83,6 @@ LONGEST_PATH: Final = 2000
 _BYTES: Final = 32
 #: A setting that begins so names the file with the secret.
 _FILE: Final = "file:"
-_OTHERS: Final = 0o077
 
 #: Signs somebody in with an answer; asks each time whether that still counts.
 Begin = Callable[[Request, Response, str, Callable[[], bool]], None]
@@ -462,17 +460,10 @@ def _read_secret(given: str) -> str:
     if not given.startswith(_FILE):
         return given
     file = Path(given.removeprefix(_FILE))
-    try:
-        with file.open(encoding="utf-8") as opened:
-            mode = os.fstat(opened.fileno()).st_mode
-            if os.name == "posix" and stat.S_IMODE(mode) & _OTHERS:
-                raise _wrong("client_secret", f"{file} can be read by others: chmod 600 {file}")
-            secret = opened.read().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise _wrong("client_secret", f"{file} cannot be read: {reason}") from error
+    what = f"setting {PREFIX}OIDC_CLIENT_SECRET {file}"
+    secret = read_private(file, what).strip()
     if not secret:
-        raise _wrong("client_secret", f"{file} is empty")
+        raise WrongUse(f"{what} is empty")
     return secret
 
 

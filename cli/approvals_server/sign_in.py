@@ -2,8 +2,8 @@
 
 The server makes a secret each time it starts, and writes it into a file that only its own user
 reads. Whoever reads that file makes links; the same user reads the ledger's settings, too. A link's
-token says who it signs in, and until when, with an HMAC by the secret. So the server keeps only the
-tokens that were spent, and a restart makes all earlier links void.
+token is a JWT that says who it signs in, and until when, with an HMAC by the secret. So the server
+keeps only the tokens that were spent, and a restart makes all earlier links void.
 
 Elsewhere a provider signs people in, or a chat has them. A file says which subject of which issuer
 is which principal. It is reviewed like other settings, and holds no secret. It is not in the
@@ -15,26 +15,27 @@ A sign-in lets somebody look. What they decide is proven by their signature, or 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import os
 import secrets
 import stat
 import time
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import OctKey
 from pydantic import TypeAdapter, ValidationError
 
 from surehand.cli.people import check_name
 from surehand.process import clock
 from surehand.process.exits import NotReachable, WrongUse
-from surehand.process.files import BadDocument, read_document, replace_whole, stamp_of
+from surehand.process.files import FOR_OTHERS, BadDocument, read_document, replace_whole, stamp_of
 
 #: How long a link counts, unless it was used.
 LINK_LASTS: Final = timedelta(minutes=10)
@@ -49,9 +50,8 @@ _FILE: Final = "server.json"
 _BYTES: Final = 32
 #: Characters; a principal's name has 200 at most.
 LONGEST_TOKEN: Final = 2000
-#: The secret signs nothing else under this prefix.
-_DOMAIN: Final = b"surehand-approvals-link\n"
-_OTHERS: Final = 0o077
+#: HMAC with SHA-256: the secret makes nothing else.
+_MAC: Final = "HS256"
 _TENANTS: Final = TypeAdapter(dict[str, dict[str, dict[str, str]]])
 
 #: Tells whether there is a principal of a name.
@@ -101,7 +101,7 @@ class Server:
             raise NotReachable(f"{file} is not there: start `approvals serve` first") from error
         except OSError as error:
             raise WrongUse(f"--state {folder}: {error.strerror}") from error
-        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & _OTHERS:
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & FOR_OTHERS:
             raise WrongUse(f"{file}: only the user who runs the server may read it")
         try:
             return cls(**json.loads(content))
@@ -121,22 +121,19 @@ class Server:
             "exp": int(now_s + LINK_LASTS.total_seconds()),
             "jti": secrets.token_urlsafe(_BYTES),
         }
-        said = urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
-        return f"{self.origin}/sign-in#{said}.{self._make_mac(said)}"
+        token = jwt.encode({"alg": _MAC}, claims, OctKey.import_key(self.secret))
+        return f"{self.origin}/sign-in#{token}"
 
-    def claims(self, token: str) -> dict[str, object]:
+    def claims(self, token: str) -> dict[str, Any]:
         """Return the claims of a token that this server's secret made; else raise BadLink."""
-        said, _, mac = token.partition(".")
-        if len(token) > LONGEST_TOKEN or not token.isascii():
+        if len(token) > LONGEST_TOKEN:
             raise BadLink("That is no link of this server.")
-        if not hmac.compare_digest(mac, self._make_mac(said)):
-            raise BadLink("That link is not of this server, or of an earlier start of it.")
-        claims: dict[str, object] = json.loads(urlsafe_b64decode(said + "=" * (-len(said) % 4)))
-        return claims
-
-    def _make_mac(self, said: str) -> str:
-        made = hmac.digest(self.secret.encode(), _DOMAIN + said.encode(), hashlib.sha256)
-        return urlsafe_b64encode(made).rstrip(b"=").decode()
+        try:
+            return jwt.decode(token, OctKey.import_key(self.secret), algorithms=[_MAC]).claims
+        except (JoseError, ValueError) as error:
+            raise BadLink(
+                "That link is not of this server, or of an earlier start of it."
+            ) from error
 
 
 class Links:

@@ -158,8 +158,8 @@ def test_what_nobody_has_made_is_no_link(broken: str) -> None:
 def test_a_link_of_another_start_another_name_or_another_tenant_is_none() -> None:
     server = Server.new(ORIGIN, "default")
     token = server.link("ann", time.time()).partition("#")[2]
-    said, _, mac = token.partition(".")
-    eves = server.link("eve", time.time()).partition("#")[2].partition(".")[0]
+    said, _, mac = token.rpartition(".")
+    eves = server.link("eve", time.time()).partition("#")[2].rpartition(".")[0]
     assert said != eves
     with pytest.raises(BadLink):
         Links(Server.new(ORIGIN, "default")).spend(token)

@@ -55,7 +55,7 @@ function signingIn() {
 /** Whom a link signs in: it may have been forwarded, and is in somebody else's name then. */
 function whom(given) {
   try {
-    const said = new TextDecoder().decode(fromBase64url(given.split(".")[0]));
+    const said = new TextDecoder().decode(fromBase64url(given.split(".")[1]));
     return String(JSON.parse(said).sub);
   } catch {
     return "?"; // the server says what is wrong with it
