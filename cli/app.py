@@ -14,7 +14,6 @@ import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
@@ -30,13 +29,6 @@ if TYPE_CHECKING:
     from surehand.cli.printer import Printer
 
 
-@dataclass
-class Flags:
-    """Global options, filled while the command line is parsed."""
-
-    debug: bool = False
-
-
 def _say_version(wanted: bool) -> None:
     if wanted:
         print(f"surehand {VERSION}")
@@ -45,12 +37,13 @@ def _say_version(wanted: bool) -> None:
 
 #: Read before the command line is parsed: what is shown is chosen then.
 _HELP_ALL: Final = "--help-all"
+#: Also read before that: people write it anywhere.
+_DEBUG: Final = "--debug"
 
 
-def _read_flags(
-    context: typer.Context,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an unexpected error.")
+def _declare_flags(
+    _debug: Annotated[
+        bool, typer.Option(_DEBUG, help="Show the traceback of an unexpected error.")
     ] = False,
     version: Annotated[
         bool,
@@ -63,7 +56,6 @@ def _read_flags(
     ] = False,
 ) -> None:
     """Start agent runs, approve their calls, and see what they did."""
-    context.obj.debug = debug
 
 
 def _worker(
@@ -272,7 +264,7 @@ def build(arguments: Sequence[str] | None = None, *, show_all: bool = True) -> t
     """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     more = f"`{program()} {_HELP_ALL}` shows all verbs, such as pause, cancel, halt and audit."
-    app.callback(epilog=_EXIT_CODES if show_all else more)(_read_flags)
+    app.callback(epilog=_EXIT_CODES if show_all else more)(_declare_flags)
     named = None if arguments is None else [one for one in arguments if not one.startswith("-")]
     for panel, verbs in _VERBS.items():
         _register_verbs(app, verbs, panel, named, hidden=not show_all and panel != _EVERY_DAY)
@@ -333,19 +325,20 @@ def _read_module(module: str) -> str:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one verb and return its exit code; no error leaves as a traceback."""
-    flags = Flags()
     _prepare_streams()
     show_all = list(arguments) == [_HELP_ALL]
     if show_all:
         arguments = ["--help"]
     if any(_LONE.search(argument) for argument in arguments):
         return _print_mistake(arguments, "the command line is not UTF-8 text", ExitCode.WRONG_USE)
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    debug = _DEBUG in arguments[:end]
+    read = [one for one in arguments[:end] if one != _DEBUG]
     try:
         code = build(arguments, show_all=show_all)(
-            args=_debug_first(arguments) or ["--help"],
+            args=[*read, *arguments[end:]] or ["--help"],
             prog_name=program().removeprefix("python "),
             standalone_mode=False,
-            obj=flags,
         )
         return int(code or 0) if arguments else ExitCode.WRONG_USE
     except typer.TyperException as error:
@@ -365,7 +358,7 @@ def run(arguments: Sequence[str]) -> int:
         cause = error.__context__ if isinstance(error, SystemExit) else None
         if isinstance(cause, OSError) and cause.errno == errno.EPIPE:
             return ExitCode.OUTPUT_CLOSED
-        if flags.debug:
+        if debug:
             traceback.print_exc()
         return _print_mistake(
             arguments,
@@ -373,14 +366,6 @@ def run(arguments: Sequence[str]) -> int:
             f"run it again as `{program()} --debug ...` and report what that prints",
             ExitCode.UNEXPECTED,
         )
-
-
-def _debug_first(arguments: Sequence[str]) -> list[str]:
-    """Put ``--debug`` before the verb, where it is declared: people write it anywhere."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    others = [argument for argument in arguments[:end] if argument != "--debug"]
-    debug = ["--debug"] if len(others) < end else []
-    return [*debug, *others, *arguments[end:]]
 
 
 def _prepare_streams() -> None:

@@ -148,7 +148,7 @@ async def unread_reply(
     return Reply(
         KeptRun(run_id=run_id, state=state, payload=error.payload, web_ui=web_ui),
         [f"Run {run_id}: {state}", f"  web ui   {web_ui}"],
-        _exit_code(state),
+        outcome.code_of(state, exits.ExitCode.HUMAN_NEEDED),
     )
 
 
@@ -177,7 +177,11 @@ async def wait_for_run(
     waiting = list(open_lines(connection, result, watch.pending))
     if printer.json_output:
         printer.lines(waiting)
-    return Reply(result, ["", *result_lines(result), *waiting], _exit_code(result.state))
+    return Reply(
+        result,
+        ["", *result_lines(result), *waiting],
+        outcome.code_of(result.state, exits.ExitCode.HUMAN_NEEDED),
+    )
 
 
 async def _find_obstacle(connection: Connection, run_id: str) -> str | None:
@@ -190,12 +194,6 @@ async def _find_obstacle(connection: Connection, run_id: str) -> str | None:
 
 def _goes_on(connection: Connection, run_id: str) -> str:
     return f"run {run_id} goes on: look with `{connection.settings.command('show', run_id)}`"
-
-
-def _exit_code(state: str) -> exits.ExitCode:
-    if state in outcome.CUT_OFF_BY_SERVER:
-        return outcome.code_of(state)
-    return outcome.OF_STATE.get(RunState(state), exits.ExitCode.HUMAN_NEEDED)
 
 
 async def follow_run(
@@ -217,7 +215,7 @@ async def follow_run(
     await _last_look(connection, run_id, watch)
     if not printer.json_output:
         printer.say(headline(result))
-    return _exit_code(result.state)
+    return outcome.code_of(result.state, exits.ExitCode.HUMAN_NEEDED)
 
 
 async def _last_look(connection: Connection, run_id: str, watch: outcome.Watch) -> None:
@@ -445,7 +443,8 @@ async def _report_start(caller: Caller, run: Run, linked: Linked | None = None) 
         taken_over=taken_over,
     )
     # How quickly a run ends is not what its start is judged by.
-    return Reply(shown, lines, exits.ExitCode.DONE if run.is_new else outcome.code_of(state))
+    done = exits.ExitCode.DONE
+    return Reply(shown, lines, done if run.is_new else outcome.code_of(state, done))
 
 
 async def retry(

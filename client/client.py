@@ -32,7 +32,7 @@ from surehand.client.messages import (
     read_key,
     sign_start,
 )
-from surehand.client.outcome import CUT_OFF_BY_SERVER, OF_STATE, run_result, state_of
+from surehand.client.outcome import CUT_OFF_BY_SERVER, FOR_PEOPLE, run_result, state_of
 from surehand.client.plan_file import PlanSource, plan_from
 from surehand.client.run import Run
 from surehand.process import exits
@@ -46,15 +46,9 @@ from surehand.workflows.names import WORKFLOW
 from surehand.workflows.plan.plan import Durability
 from surehand.workflows.ports import OPEN_ITEMS, RUN_STATE, TENANT, fair, move_timeout
 
-#: States in which only a person moves a run on; an event comes from a system.
-_FOR_PEOPLE: Final = ", ".join(
-    f"'{state}'"
-    for state, code in OF_STATE.items()
-    if code is exits.ExitCode.HUMAN_NEEDED and state is not RunState.WAITING_EVENT
-)
 #: What tells the server that a run waits for a person.
 WAITS_FOR_PEOPLE: Final = (
-    f"({OPEN_ITEMS.name} > 0 OR {RUN_STATE.name} IN ({_FOR_PEOPLE}))"
+    f"({OPEN_ITEMS.name} > 0 OR {RUN_STATE.name} IN ({', '.join(map(repr, map(str, FOR_PEOPLE)))}))"
     " AND ExecutionStatus = 'Running'"
 )
 #: What a run waits for that is neither decided on nor answered.

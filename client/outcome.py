@@ -29,20 +29,16 @@ from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.references import PlanError
 from surehand.workflows.ports import EXECUTE_TOOLS, OPEN_RUN, RUN_STATE
 
-#: What ``--wait`` exits with when the run stands there; other states are not an end.
-OF_STATE: Final = {
-    RunState.COMPLETED: exits.ExitCode.DONE,
-    RunState.FAILED: exits.ExitCode.FAILED,
-    RunState.CANCELLED: exits.ExitCode.CANCELLED,
-    RunState.WAITING_APPROVAL: exits.ExitCode.HUMAN_NEEDED,
-    RunState.NEEDS_INTERVENTION: exits.ExitCode.HUMAN_NEEDED,
-    RunState.PAUSED_PERMISSION: exits.ExitCode.HUMAN_NEEDED,
-    RunState.PAUSED_USER: exits.ExitCode.HUMAN_NEEDED,
-    RunState.WAITING_INPUT: exits.ExitCode.HUMAN_NEEDED,
-    RunState.PAUSED_BUDGET: exits.ExitCode.HUMAN_NEEDED,
-    RunState.PAUSED_FAILURE: exits.ExitCode.HUMAN_NEEDED,
-    RunState.WAITING_EVENT: exits.ExitCode.HUMAN_NEEDED,
-}
+#: States in which only a person moves a run on.
+FOR_PEOPLE: Final = (
+    RunState.WAITING_APPROVAL,
+    RunState.NEEDS_INTERVENTION,
+    RunState.PAUSED_PERMISSION,
+    RunState.PAUSED_USER,
+    RunState.WAITING_INPUT,
+    RunState.PAUSED_BUDGET,
+    RunState.PAUSED_FAILURE,
+)
 #: Ends that a run has no say in: nothing was undone, and it cannot tell.
 CUT_OFF_BY_SERVER: Final = frozenset({"terminated", "timed_out"})
 
@@ -107,12 +103,16 @@ async def call_progress(run: WorkflowExecutionDescription) -> CallProgress:
     return CallProgress(under_way, by_step, written)
 
 
-def code_of(state: str) -> exits.ExitCode:
-    """Return the exit code that tells how a run ended; ``DONE`` for one that goes on."""
-    if state == RunState.CANCELLED:
-        return exits.ExitCode.CANCELLED
-    failed = state == RunState.FAILED or state in CUT_OFF_BY_SERVER
-    return exits.ExitCode.FAILED if failed else exits.ExitCode.DONE
+def code_of(state: str, going: exits.ExitCode) -> exits.ExitCode:
+    """Return the exit code that tells how a run ended; ``going`` for one that goes on."""
+    match state:
+        case RunState.COMPLETED:
+            return exits.ExitCode.DONE
+        case RunState.CANCELLED:
+            return exits.ExitCode.CANCELLED
+        case RunState.FAILED:
+            return exits.ExitCode.FAILED
+    return exits.ExitCode.FAILED if state in CUT_OFF_BY_SERVER else going
 
 
 async def run_result(connection: Connection, run_id: str) -> RunResult:
@@ -213,11 +213,6 @@ LOOK_LIMIT: Final = timedelta(seconds=5)
 #: A server that is restarted is back within seconds; after this long somebody has to see to it.
 SERVER_PATIENCE: Final = timedelta(seconds=60)
 
-#: Where a run stands that only a human can move.
-_WAITS: Final = {
-    state.value for state in OF_STATE if OF_STATE[state] is exits.ExitCode.HUMAN_NEEDED
-}
-
 
 class Watch(Protocol):
     """Is told of a run while it goes on."""
@@ -260,7 +255,7 @@ async def until_settled(
                 silent_since = time.monotonic()
                 _tell_watch(watch, str(error))
                 state = state_of(await connection.describe(run_id))
-                if not stay and state in _WAITS:
+                if not stay and state in (*FOR_PEOPLE, RunState.WAITING_EVENT):
                     raise
             else:
                 silent_since = time.monotonic()
