@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from temporalio.client import WorkflowExecution
 
 from surehand.cli import options
-from surehand.cli.options import Caller, ledger_of, read_settings
+from surehand.cli.options import Caller
 from surehand.cli.printer import Lines, Reply, Shape, compact, rough_time, shown_time
 from surehand.cli.render import (
     commands_of,
@@ -30,9 +30,10 @@ from surehand.client.client import Pending, PendingHeld, PendingQuestion, Silent
 from surehand.client.connection import SAID_AFTER, Connection
 from surehand.client.messages import SeenRequest, compose_decision, find_approval
 from surehand.client.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of
-from surehand.client.plan_file import OverrideError, assign
+from surehand.client.plan_file import assign
 from surehand.client.run import send_decision
 from surehand.process.exits import ExitCode, NoSuchRun, NotFound, NoWorker, SurehandError, WrongUse
+from surehand.process.files import BadDocument
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import (
     ApprovalRequest,
@@ -46,9 +47,6 @@ from surehand.workflows.contracts.base import ENDED, RunState, Waiting, WaitKind
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.identity import approval_id as approval_id_of
 from surehand.workflows.plan.policy import Escalate
-
-if TYPE_CHECKING:
-    from surehand.activities.ledger.core.store import Ledger
 
 
 class PendingApproval(ApprovalRequest):
@@ -101,12 +99,12 @@ class PendingList(Shape):
     is configured, is in the other lists."""
 
 
-def changed(params: dict[str, Any], changes: list[str]) -> dict[str, Any]:
+def change_params(params: dict[str, Any], changes: list[str]) -> dict[str, Any]:
     new = copy.deepcopy(params)
     try:
         for change in changes:
             assign(new, change)
-    except OverrideError as error:
+    except BadDocument as error:
         raise WrongUse(f"--set {error}") from error
     if new == params:
         raise WrongUse("--set: the params are so already")
@@ -438,7 +436,7 @@ async def edit(
         raise NotFound(f"{approval_id} does not wait; `pending` lists what does")
     if as_artifact(request.params) is not None:
         raise WrongUse(f"{approval_id}: its params are an artifact, too large to edit here")
-    params = changed(request.params, changes)
+    params = change_params(request.params, changes)
     caller.printer.lines(diff(request.params, params))
     return verdict_reply(await client.edit(request, params, reason=reason))
 
@@ -447,19 +445,14 @@ async def recorded_view(caller: Caller, run: WorkflowExecution) -> RunView | Non
     """Return a run as the ledger has it; ``None``: no ledger is named, or it does not have it."""
     if not caller.has_ledger:
         return None
+    from surehand.activities.ledger.history import run_display
+
     try:
-        async with ledger_of(read_settings()) as ledger:
-            return await _read_view(ledger, caller.tenant, run)
+        view = await caller.do_transaction(run_display.read_run_view, run.id)
     except SurehandError as error:
         if not isinstance(error, NoSuchRun):
             caller.printer.warn(str(error))
         return None
-
-
-async def _read_view(ledger: Ledger, tenant: str, run: WorkflowExecution) -> RunView:
-    from surehand.activities.ledger.history import run_display
-
-    view = await ledger.transact(tenant, run_display.read_run_view, run.id)
     if view.result.state in ENDED:
         return view
     # The ledger knows that it is open, the server what it waits for.
@@ -471,6 +464,5 @@ async def open_doubts(caller: Caller, seen: Sequence[str]) -> list[Waiting]:
     """Return the interventions that no run shows: mostly those of runs that have ended."""
     from surehand.activities.ledger.history import run_display
 
-    async with ledger_of(read_settings()) as ledger:
-        found = await ledger.transact(caller.tenant, run_display.read_open_doubts)
+    found = await caller.do_transaction(run_display.read_open_doubts)
     return [one for one in found if one.run_id not in seen]

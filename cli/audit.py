@@ -96,9 +96,7 @@ async def receipt(
         raise WrongUse(f"name a file: --to {run_id.replace('/', '-')}.receipt.json")
     if to is not None and to.is_file() and not force:
         raise WrongUse(f"{to}: there is a file of that name; --force overwrites it")
-    async with ledger_of(read_settings()) as ledger:
-        found = await ledger.transact(caller.tenant, read_receipt, run_id)
-    text = sign_receipt(caller.settings, found)
+    text = sign_receipt(caller.settings, await caller.do_transaction(read_receipt, run_id))
     if to is None:
         sys.stdout.write(text)
         return ExitCode.DONE

@@ -237,8 +237,7 @@ async def halts(
     def read(tx: Transaction) -> list[HaltShown]:
         return [show_halt(tx, one) for one in list_halts(tx, standing=not all_)]
 
-    async with ledger_of(read_settings()) as ledger:
-        shown = await ledger.transact(caller.tenant, read)
+    shown = await caller.do_transaction(read)
     lines = [line for one in shown for line in _halt_lines(one)]
     return Reply(HaltList(halts=shown), lines or ["No calls are halted."])
 

@@ -239,8 +239,7 @@ async def restored(
     moment = None if to is None else _instant_of(to)
     newest: int | None = None
     if moment is None and not done:
-        async with ledger_of(read_settings()) as ledger:
-            known = await ledger.transact(caller.tenant, epochs.list_epochs)
+        known = await caller.do_transaction(epochs.list_epochs)
         epoch = known[-1] if known else None
     else:
         async with administration(caller.tenant) as tx:

@@ -22,7 +22,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Concatenate,
+    Final,
+    ParamSpec,
+    TypeVar,
+    get_args,
+)
 
 import typer
 
@@ -54,6 +63,9 @@ if TYPE_CHECKING:
     from surehand.activities.run_keys import LedgerKeys
     from surehand.activities.tools.toolbox import Toolbox
     from surehand.activities.worker.settings import Settings
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Steered(Shape):
@@ -107,6 +119,13 @@ class Caller:
         if not target.encrypts or not self.has_ledger:
             return None
         return encryption_of(read_settings(), self.opened)
+
+    async def do_transaction(
+        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **more: P.kwargs
+    ) -> T:
+        """Do something in one transaction of the tenant's, in a ledger that is opened for it."""
+        async with ledger_of(read_settings()) as ledger:
+            return await ledger.transact(self.tenant, work, *args, **more)
 
     async def client(self) -> Client:
         signed_only = self.environment.get("SUREHAND_DECISIONS") == "signed"

@@ -26,7 +26,7 @@ from surehand.activities.ledger.people.principals import Change, Deputy, Kind, P
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
-from surehand.cli.options import Caller, administration, ledger_of, read_settings
+from surehand.cli.options import Caller, administration, read_settings
 from surehand.cli.printer import Reply, Shape, shown_time, table_or, time_of
 from surehand.cli.tools import named_tools
 from surehand.client.messages import fresh_claims, new_key, read_key, sign
@@ -291,15 +291,14 @@ async def list_principals(
     """
     if name is not None:
         check_name(name)
-    async with ledger_of(read_settings()) as ledger:
-        with ledger.transaction(caller.tenant) as tx:
-            found = [one for one in principals.read_principals(tx) if name in (None, one.name)]
-            past = principals.read_changes(tx, name) if history else []
+    known = await caller.do_transaction(principals.read_principals)
+    found = [one for one in known if name in (None, one.name)]
     if name is not None and not found:
         raise NotFound(
             f"there is no principal {name!r}; all: `{caller.settings.command('principal', 'list')}`"
         )
     if history:
+        past = await caller.do_transaction(principals.read_changes, name)
         rows = [[shown_time(c.at), c.principal, c.change, c.what, c.actor] for c in past]
         columns: Sequence[str] = ("at", "principal", "change", "what", "by")
         return Reply(PrincipalHistory(changes=past), table_or(columns, rows, "No changes"))
@@ -363,8 +362,7 @@ async def list_deputies(caller: options.Onlooker) -> Reply:
 
     Example: surehand principal deputies
     """
-    async with ledger_of(read_settings()) as ledger:
-        found = await ledger.transact(caller.tenant, principals.read_deputies)
+    found = await caller.do_transaction(principals.read_deputies)
     rows = [
         [one.deputy_id, _deputy_line(one), one.named_by, "revoked" if one.revoked else ""]
         for one in found
@@ -641,14 +639,10 @@ async def list_standing(caller: options.Onlooker) -> Reply:
 
     Example: surehand standing list
     """
-    settings = read_settings()
-    async with ledger_of(settings) as ledger:
-        with ledger.transaction(caller.tenant) as tx:
-            found = standing_rows.list_granted(tx)
+    settings, found = read_settings(), await caller.do_transaction(standing_rows.list_granted)
     standing = [_show_standing(one, settings) for one in found]
-    table = table_or(
-        _STANDING_COLUMNS, [_standing_row(one) for one in standing], "No standing approvals"
-    )
+    rows = [_standing_row(one) for one in standing]
+    table = table_or(_STANDING_COLUMNS, rows, "No standing approvals")
     return Reply(StandingList(standing=standing), table)
 
 

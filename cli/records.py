@@ -70,8 +70,7 @@ async def effects(caller: options.Onlooker, run: options.Run) -> Reply:
     Example: surehand effects refund-1
     """
     run_id = caller.run_id(run)
-    async with ledger_of(read_settings()) as ledger:
-        rows = await ledger.transact(caller.tenant, reads.effects_of, run_id)
+    rows = await caller.do_transaction(reads.effects_of, run_id)
     return rows_reply(run_id, _EFFECT_COLUMNS, rows, "No effects")
 
 
@@ -103,8 +102,7 @@ async def events(
         raise WrongUse("--follow and --after are for --format ocsf")
     if run_id is None:
         raise WrongUse("name a RUN, or say --format ocsf for all of them")
-    async with ledger_of(read_settings()) as ledger:
-        rows = await ledger.transact(caller.tenant, reads.events_of, run_id)
+    rows = await caller.do_transaction(reads.events_of, run_id)
     return rows_reply(run_id, _EVENT_COLUMNS, rows, "No events")
 
 
@@ -206,10 +204,7 @@ async def interventions(
     Example: surehand interventions --open
     """
     run_id = caller.run_id(run) if run else None
-    async with ledger_of(read_settings()) as ledger:
-        rows = await ledger.transact(
-            caller.tenant, reads.interventions_of, run_id, only_open=only_open
-        )
+    rows = await caller.do_transaction(reads.interventions_of, run_id, only_open=only_open)
     reply = rows_reply(run_id, _INTERVENTION_COLUMNS, rows, "No interventions")
     asked = [
         caller.settings.command(
@@ -249,10 +244,9 @@ async def notifications(
     Example: surehand notifications --failed
     """
     run_id = caller.run_id(run) if run else None
-    async with ledger_of(read_settings()) as ledger:
-        rows = await ledger.transact(
-            caller.tenant, reads.notifications_of, run_id, only_failed=failed, limit=limit
-        )
+    rows = await caller.do_transaction(
+        reads.notifications_of, run_id, only_failed=failed, limit=limit
+    )
     for row in rows:
         if row["state"] != "pending":
             row["due_at"] = None  # nothing follows
@@ -372,8 +366,7 @@ async def _read_live(caller: Caller, run_id: str) -> dict[str, Any]:
 
 
 async def _read_past(caller: Caller, run_id: str, seq: int | None) -> dict[str, Any]:
-    async with ledger_of(read_settings()) as ledger:
-        found = await ledger.transact(caller.tenant, rebuild_checkpoint, run_id, seq)
+    found = await caller.do_transaction(rebuild_checkpoint, run_id, seq)
     return found.model_dump(mode="json")
 
 

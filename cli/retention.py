@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Final
 
@@ -46,19 +45,6 @@ class RetentionSwitched(Shape):
     runs: list[str]
     """The run, and its child runs."""
     held: bool
-
-
-class RunErased(Shape):
-    """``erase``."""
-
-    run_id: str
-    runs: list[str]
-    """The run, and its child runs."""
-    erased_by: str
-    reason: str
-    artifacts: int
-    effects: int
-    """Those whose business keys are kept."""
 
 
 #: Runs of each sort that people are named; all are in the document.
@@ -222,10 +208,9 @@ async def erase(caller: options.Actor, run: options.Run, reason: options.Reason 
     """
     if len(reason) > LONGEST:
         raise WrongUse(f"--reason: at most {LONGEST} characters")
-    run_id, by = caller.run_id(run), caller.settings.user
+    run_id = caller.run_id(run)
     async with administration(caller.tenant, forgets=True) as tx:
-        done = keys.erase_run(tx, run_id, by=by, because=reason)
-    shown = RunErased(run_id=run_id, erased_by=by, reason=reason, **asdict(done))
+        done = keys.erase_run(tx, run_id, by=caller.settings.user, because=reason)
     more = f" and {counted(len(done.runs) - 1, 'child run')}" if len(done.runs) > 1 else ""
     lines = [
         f"Run {run_id}{more} erased: nobody can read what it has sent and kept.",
@@ -233,4 +218,4 @@ async def erase(caller: options.Actor, run: options.Run, reason: options.Reason 
         "Workers that have read it just now remember its key for a minute. Backups of the ledger"
         " have it wrapped until they are gone.",
     ]
-    return Reply(shown, lines)
+    return Reply(done, lines)

@@ -13,8 +13,8 @@ import typer
 from temporalio.client import WorkflowExecutionStatus
 
 from surehand.cli import options
-from surehand.cli.approvals import changed, diff
-from surehand.cli.options import Caller, Steered, ledger_of, read_settings
+from surehand.cli.approvals import change_params, diff
+from surehand.cli.options import Caller, Steered
 from surehand.cli.printer import Reply
 from surehand.client.connection import Connection
 from surehand.client.messages import compose_message, read_token
@@ -40,7 +40,7 @@ class RunPaused(Steered):
 _QUESTION: Final = re.compile(r"[A-Za-z0-9_/\[\]-]+\.[0-9]+")
 
 
-def steered(run_id: str, answer: Acknowledged) -> Reply:
+def tell_steered(run_id: str, answer: Acknowledged) -> Reply:
     told = answer.message
     return Reply(Steered(run_id=run_id, message=told), f"Run {run_id}: {told}")
 
@@ -92,14 +92,14 @@ async def resume(
         text = (sys.stdin.readline() if text == "-" else text).strip()
         read_token(text, caller.tenant, run_id)
     found = await caller.run(run)
-    params = None if not changes else await _change_params(found, step, changes)
+    params = None if not changes else await _change_failed(found, step, changes)
     answer = await found.resume(
         reason=reason, step=step, way=way, params=params, token=text, leave=leave
     )
-    return steered(found.run_id, answer)
+    return tell_steered(found.run_id, answer)
 
 
-async def _change_params(run: Run, step_id: str | None, changes: list[str]) -> dict[str, Any]:
+async def _change_failed(run: Run, step_id: str | None, changes: list[str]) -> dict[str, Any]:
     view = await run.view()
     waiting = [item for item in view.result.waiting_for if item.kind is WaitKind.FAILURE]
     failed = {item.step_id: item for item in waiting if item.run_id is None}
@@ -110,7 +110,7 @@ async def _change_params(run: Run, step_id: str | None, changes: list[str]) -> d
     params = failed[named[0]].value
     if not isinstance(params, dict):
         raise WrongUse(f"--set: step {named[0]} has no params")
-    return changed(dict(params), changes)
+    return change_params(dict(params), changes)
 
 
 async def cancel(
@@ -127,7 +127,7 @@ async def cancel(
     Example: surehand cancel refund-1 --mode keep --reason 'all well'
     """
     found = await caller.run(run)
-    return steered(found.run_id, await found.cancel(mode, reason=reason, leave=leave))
+    return tell_steered(found.run_id, await found.cancel(mode, reason=reason, leave=leave))
 
 
 async def answer(
@@ -158,15 +158,15 @@ async def answer(
     else:
         # With those of child runs, by the names under which they are answered here.
         asked = {item.id for item in view.result.waiting_for if item.kind is WaitKind.QUESTION}
-    said = given(answers, asked)
+    said = read_answers(answers, asked)
     if "answers" in said:
         sent = await found.answer_all(said["answers"], reason=reason, leave=leave)
     else:
         sent = await found.answer(said.get("answer"), reason=reason, leave=leave)
-    return steered(found.run_id, sent)
+    return tell_steered(found.run_id, sent)
 
 
-def given(answers: list[str], asked: set[str]) -> dict[str, Any]:
+def read_answers(answers: list[str], asked: set[str]) -> dict[str, Any]:
     """Return answers as a run takes them; ``asked``: the ids of the questions that wait."""
     named: dict[str, Any] = {}
     steps = {one.rpartition(".")[0] for one in asked}
@@ -221,7 +221,7 @@ async def event(
     sent = await found.send_event(
         name, event_id, about=about, payload=output, reason=reason, leave=leave
     )
-    return steered(found.run_id, sent)
+    return tell_steered(found.run_id, sent)
 
 
 async def top_up(
@@ -243,7 +243,7 @@ async def top_up(
     sent = await found.top_up(
         steps=steps, tokens=tokens, money=money, time=more, reason=reason, leave=leave
     )
-    return steered(found.run_id, sent)
+    return tell_steered(found.run_id, sent)
 
 
 async def amend(
@@ -279,7 +279,7 @@ async def amend(
         caller.printer.say("Nothing was sent")
         return ExitCode.DONE
     sent = await found.amend(document, based_on=view.plan_version, drops=drops or (), reason=reason)
-    return steered(found.run_id, sent)
+    return tell_steered(found.run_id, sent)
 
 
 def _compare_plans(old: Plan, new: Plan) -> Iterator[str]:
@@ -351,7 +351,7 @@ async def resolve(
             receipt=returned,
         )
         message = await _settle_in_ledger(caller, run_id, resolution)
-        return steered(run_id, Acknowledged(message=message))
+        return tell_steered(run_id, Acknowledged(message=message))
     answer = await client.run(run_id).resolve(
         intervention,
         said,
@@ -360,7 +360,7 @@ async def resolve(
         nothing_to_give=receipt is not None,
         leave=leave,
     )
-    return steered(run_id, answer)
+    return tell_steered(run_id, answer)
 
 
 async def _has_ended(caller: Caller, connection: Connection, run_id: str) -> bool:
@@ -377,14 +377,13 @@ async def _settle_in_ledger(caller: Caller, run_id: str, resolution: Resolution)
     if not caller.has_ledger:
         needs = "its interventions are settled in the ledger: set SUREHAND_DATABASE_URL"
         raise WrongUse(f"run {run_id} has ended: {needs} and try again")
-    async with ledger_of(read_settings()) as ledger:
-        from surehand.activities.ledger.effects.reconcile import settle_intervention
+    from surehand.activities.ledger.effects.reconcile import settle_intervention
 
-        # Delivered once, however often it is sent.
-        sent_as = f"ledger#{digest(resolution.model_dump(mode='json')).removeprefix('sha256:')}"
-        accepted, message, _ = await ledger.transact(
-            caller.tenant, settle_intervention, run_id, sent_as, resolution
-        )
+    # Delivered once, however often it is sent.
+    sent_as = f"ledger#{digest(resolution.model_dump(mode='json')).removeprefix('sha256:')}"
+    accepted, message, _ = await caller.do_transaction(
+        settle_intervention, run_id, sent_as, resolution
+    )
     if not accepted:
         raise Refused(f"run {run_id}: {message}")
     return f"{message} (in the ledger: the run has ended)"

@@ -13,9 +13,8 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.ledger.core.transaction import Transaction
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.quotas import Limits, QuotaUse, change_limits, read_quotas
+from surehand.activities.ledger.quotas import TenantQuotas, change_limits, read_quotas
 from surehand.activities.ledger.runs import keys as rows
 from surehand.activities.ledger.runs.keys import add_tenant, cell_of_tenant, knows_tenant
 from surehand.activities.run_keys import unwrap, wrap
@@ -28,16 +27,6 @@ from surehand.process.exits import NotReachable, WrongUse
 from surehand.process.settings import KEYS, PREFIX, Cells, read_cells, routed
 from surehand.workflows.contracts.base import Quota
 from surehand.workflows.payload_codec import KeyUnavailable
-
-
-class QuotaShown(Shape):
-    """``quota show`` and ``quota set``: what a tenant may use, and has used."""
-
-    tenant: str
-    limits: Limits
-    uses: list[QuotaUse]
-    queued_runs: int
-    """How many runs wait for the quota of open runs."""
 
 
 class TenantShown(Shape):
@@ -163,7 +152,7 @@ async def set_quota(
         raise WrongUse("nothing is set: name a quota, --over or --weight")
     async with administration(caller.tenant) as tx:
         change_limits(tx, caller.settings.user, **changes)
-        now = _show_quota(tx)
+        now = read_quotas(tx)
     return _reply_quota(now)
 
 
@@ -172,20 +161,10 @@ async def show_quota(caller: options.Onlooker) -> Reply:
 
     Example: surehand quota show --tenant acme
     """
-    async with ledger_of(read_settings()) as ledger:
-        with ledger.transaction(caller.tenant) as tx:
-            now = _show_quota(tx)
-    return _reply_quota(now)
+    return _reply_quota(await caller.do_transaction(read_quotas))
 
 
-def _show_quota(tx: Transaction) -> QuotaShown:
-    found = read_quotas(tx)
-    return QuotaShown(
-        tenant=tx.tenant, limits=found.limits, uses=list(found.uses), queued_runs=found.queued_runs
-    )
-
-
-def _reply_quota(now: QuotaShown) -> Reply:
+def _reply_quota(now: TenantQuotas) -> Reply:
     rows = [
         [
             one.quota,
@@ -217,8 +196,7 @@ async def add(caller: options.Actor) -> Reply:
     Example: surehand tenant add --tenant acme
     """
     cells, cell = _find_cell(caller)
-    async with ledger_of(read_settings()) as ledger:
-        added = await ledger.transact(caller.tenant, cell_of_tenant) == cell
+    added = await caller.do_transaction(cell_of_tenant) == cell
     others = [] if added else [name for name in cells.cells if name != cell]
     url = f"{PREFIX}DATABASE_URL"
     asked = [name for name in others if url in cells.settings_of(name, caller.environment)]
@@ -247,8 +225,7 @@ async def show(caller: options.Onlooker) -> Reply:
     Example: surehand tenant show --tenant acme
     """
     _, cell = _find_cell(caller)
-    async with ledger_of(read_settings()) as ledger:
-        named = await ledger.transact(caller.tenant, cell_of_tenant)
+    named = await caller.do_transaction(cell_of_tenant)
     said = "it is unknown: `tenant add` adds it" if named is None else f"it is of cell {named}"
     return Reply(
         TenantShown(tenant=caller.tenant, cell=cell, in_ledger=named),
@@ -293,10 +270,8 @@ async def list_keys(caller: options.Onlooker) -> Reply:
 
     Example: surehand keys list
     """
-    settings = read_settings()
-    ring = _require_ring(settings)
-    async with ledger_of(settings) as ledger:
-        found = await ledger.transact(caller.tenant, rows.count_keys)
+    ring = _require_ring(read_settings())
+    found = await caller.do_transaction(rows.count_keys)
     wrapped = {one.kek_id: one.keys for one in found if one.kek_id is not None}
     shown = [
         KeyEncryptionKeyShown(

@@ -101,7 +101,7 @@ def plan_of(
     for text in overrides:
         try:
             override(document, text)
-        except OverrideError as error:
+        except BadDocument as error:
             raise PlanRefused(
                 f"--set {text}", [PlanError(where=error.where, reason=error.reason)]
             ) from error
@@ -340,15 +340,6 @@ def _as_plan(value: Any) -> dict[str, Any] | None:
 _WORDS: Final = ("true", "false", "null", "~")
 
 
-class OverrideError(Exception):
-    """``--set`` cannot be applied; ``where`` is the path."""
-
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"{where}: {reason}")
-        self.where = where
-        self.reason = reason
-
-
 def override(document: Any, text: str) -> None:
     """Apply ``path=value`` to a plan's document in place; a field that it may have is added."""
     path, parts, written = _split_change(text, "input.order_id=order-7")
@@ -356,25 +347,16 @@ def override(document: Any, text: str) -> None:
     if named and document.get(INPUT) is None:
         document[INPUT] = {}
     *above, last = parts
-    current = _reach_part(document, above)
-    found = _find_part(current, last, above)
-    if found is None and isinstance(current, dict) and _may_be_added(document, above, last):
-        found = last
-    if found is None:
-        raise OverrideError(path, _what_there_is(current, above))
+    addable = isinstance(document, dict) and _may_be_added(document, above, last)
+    current, found = _find_target(document, path, parts, addable=addable)
     current[found] = _parse_value(path, written)
 
 
 def assign(params: Any, text: str) -> None:
     """Apply ``path=value`` to params in place; a path may name what is there, or a new field."""
     path, parts, written = _split_change(text, "amount=50")
-    *above, last = parts
-    current = _reach_part(params, above)
-    found = _find_part(current, last, above)
-    if found is None and isinstance(current, dict):
-        found = last  # a field that has its default so far; the tool's model judges it
-    if found is None:
-        raise OverrideError(path, _what_there_is(current, above))
+    # A new field has had its default so far; the tool's model judges it.
+    current, found = _find_target(params, path, parts, addable=True)
     value = _parse_value(path, written)
     old = current[found] if found in current or isinstance(found, int) else None
     # Where the tool's model has made a text of it, such as an amount, it would do so again.
@@ -386,7 +368,7 @@ def _split_change(text: str, example: str) -> tuple[str, list[str], str]:
     path, equals, written = text.partition("=")
     parts = path.strip().split(".")
     if not equals or not all(parts):
-        raise OverrideError(path, f"write it as path=value, such as {example}")
+        raise BadDocument(path, f"write it as path=value, such as {example}")
     return path, parts, written
 
 
@@ -396,17 +378,27 @@ def _parse_value(path: str, written: str) -> Any:
             return parse_closed(written)
         return parse_yaml(written) if written in _WORDS or NUMBER.fullmatch(written) else written
     except BadDocument as error:
-        raise OverrideError(path, f"the value is not YAML: {error.reason}") from error
+        raise BadDocument(path, f"the value is not YAML: {error.reason}") from error
 
 
-def _reach_part(current: Any, above: list[str]) -> Any:
+def _find_target(
+    document: Any, path: str, parts: list[str], *, addable: bool
+) -> tuple[Any, str | int]:
+    """Return what a path leads into, and the key or index in it; ``addable``: it may be new."""
+    *above, last = parts
+    current = document
     for depth, part in enumerate(above):
         found = _find_part(current, part, above[:depth])
         if found is None:
             there_is = _what_there_is(current, above[:depth])
-            raise OverrideError(".".join(above[: depth + 1]), there_is)
+            raise BadDocument(".".join(above[: depth + 1]), there_is)
         current = current[found]
-    return current
+    found = _find_part(current, last, above)
+    if found is None and addable and isinstance(current, dict):
+        found = last
+    if found is None:
+        raise BadDocument(path, _what_there_is(current, above))
+    return current, found
 
 
 def _find_part(current: Any, part: str, above: list[str]) -> str | int | None:

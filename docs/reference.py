@@ -53,6 +53,8 @@ _SHAPE_MODULES: Final = (
     "surehand.drill.agent_comparison",
     "surehand.drill.report",
     "surehand.activities.ledger.history.stats",
+    "surehand.activities.ledger.quotas",
+    "surehand.activities.ledger.runs.keys",
 )
 
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Final, Literal
 
+from pydantic import BaseModel, ConfigDict
 from sqlalchemy import (
     BigInteger,
     BindParameter,
@@ -408,13 +409,16 @@ class QuotaUse:
     """When it starts again."""
 
 
-@dataclass(frozen=True)
-class TenantQuotas:
-    """All quotas of a tenant."""
+class TenantQuotas(BaseModel):
+    """What a tenant may use, and has used."""
 
+    model_config = ConfigDict(frozen=True)
+
+    tenant: str
     limits: Limits
-    uses: tuple[QuotaUse, ...]
+    uses: list[QuotaUse]
     queued_runs: int
+    """How many runs wait for the quota of open runs."""
 
 
 def read_quotas(tx: Transaction) -> TenantQuotas:
@@ -434,7 +438,12 @@ def read_quotas(tx: Transaction) -> TenantQuotas:
             (None, None) if limit is None else (stands.used(kind), window_end(tx.now_ms, kind))
         )
         found[quota] = QuotaUse(quota, limit, *counted)
-    return TenantQuotas(limits, tuple(found[quota] for quota in Quota), count_queued_runs(tx))
+    return TenantQuotas(
+        tenant=tx.tenant,
+        limits=limits,
+        uses=[found[quota] for quota in Quota],
+        queued_runs=count_queued_runs(tx),
+    )
 
 
 def _limit_text(limits: Limits, quota: Quota) -> str | None:

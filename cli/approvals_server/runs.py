@@ -119,7 +119,7 @@ def run_document(
         "approvals": [{"id": one.approval_id, "text": one.description} for one in view.pending],
         "questions": [_describe_question(one) for one in view.interrupts],
         "doubts": [
-            doubted(one, doubts.get(one.id), result.run_id)
+            describe_doubt(one, doubts.get(one.id), result.run_id)
             for one in result.waiting_for
             if one.kind is WaitKind.INTERVENTION
         ],
@@ -176,7 +176,7 @@ def _tell_line(line: TimelineLine, run_id: str) -> dict[str, Any]:
     return {"step": line.step_id, "text": line.text}
 
 
-def doubted(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
+def describe_doubt(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
     evidence, part, elsewhere, later, call = list[tuple[str, str]](), None, None, None, None
     outcomes: Sequence[str] = []
     if known is not None:

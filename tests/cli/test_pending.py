@@ -21,7 +21,7 @@ from surehand.cli.dev import tell_new
 from surehand.cli.printer import Printer
 from surehand.cli.render import commands_of, open_lines, request_lines, waiting_lines
 from surehand.cli.runs import TimelineWatch
-from surehand.cli.steering import given
+from surehand.cli.steering import read_answers
 from surehand.client import outcome
 from surehand.client.client import Pending, SilentRun
 from surehand.client.connection import Connection
@@ -226,7 +226,7 @@ ASKED = {"why.1", "pay/why.1"}
     ],
 )
 def test_an_answer_fits_one_question(typed: list[str], sent: dict[str, object]) -> None:
-    assert given(typed, ASKED) == sent
+    assert read_answers(typed, ASKED) == sent
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_an_answer_fits_one_question(typed: list[str], sent: dict[str, object]) 
 )
 def test_an_id_of_no_question_is_no_value_of_another_one(typed: str) -> None:
     with pytest.raises(WrongUse, match="does not begin with the id of a question"):
-        given([typed], ASKED)
+        read_answers([typed], ASKED)
 
 
 TOOL = '''

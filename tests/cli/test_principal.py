@@ -21,8 +21,8 @@ from surehand.activities.ledger.core.tables import (
     principals,
     quotas,
 )
+from surehand.activities.ledger.quotas import TenantQuotas
 from surehand.cli.people import PrincipalChanged, PrincipalHistory, PrincipalList
-from surehand.cli.tenants import QuotaShown
 from surehand.client.messages import new_key
 from surehand.verify import kid_of, read_public_key
 from tests.cli.office import LedgerOffice
@@ -462,7 +462,7 @@ class QuotaOffice(LedgerOffice):
     tables = (quotas,)
 
     def limits(self, *arguments: str) -> dict[str, str | None]:
-        shown = QuotaShown.model_validate(self.done("show", "--json", *arguments).document())
+        shown = TenantQuotas.model_validate(self.done("show", "--json", *arguments).document())
         return {one.quota: one.limit for one in shown.uses}
 
 

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from surehand.activities.ledger.history.run_display import Doubt, EntryEvent
 from surehand.cli.approvals import diff
 from surehand.cli.approvals_server.pages import MOST_OF_ONE, Followers
-from surehand.cli.approvals_server.runs import doubted, list_steps, story
+from surehand.cli.approvals_server.runs import describe_doubt, list_steps, story
 from surehand.cli.approvals_server.sign_in import MOST_OF_ONE as MOST_SIGN_INS
 from surehand.cli.approvals_server.sign_in import SignIns
 from surehand.workflows.contracts.base import StepState, TimelineLine, Waiting
@@ -121,7 +121,7 @@ KNOWN: Final = Doubt(
 
 
 def test_the_evidence_is_told_in_words_with_what_each_of_it_is() -> None:
-    told = doubted(ASKED, KNOWN, "run-1")
+    told = describe_doubt(ASKED, KNOWN, "run-1")
 
     evidence = dict(told["evidence"])
     assert evidence["Business key"] == "refund:order-7 (no. 2)"
@@ -136,23 +136,23 @@ def test_the_evidence_is_told_in_words_with_what_each_of_it_is() -> None:
 
 
 def test_what_happened_in_part_is_told_as_json_text_whatever_numbers_it_has() -> None:
-    told = doubted(ASKED, replace(KNOWN, part={"id": 2**60, "to": "Zoë"}), "run-1")
+    told = describe_doubt(ASKED, replace(KNOWN, part={"id": 2**60, "to": "Zoë"}), "run-1")
     assert told["part"] == '{"id": 1152921504606846976, "to": "Zoë"}'
 
 
 def test_keys_of_secret_params_are_not_told() -> None:
-    told = doubted(ASKED, replace(KNOWN, key=None, params=None), "run-1")
+    told = describe_doubt(ASKED, replace(KNOWN, key=None, params=None), "run-1")
     assert told["call"] is None
     assert "Business key" not in dict(told["evidence"])
 
 
 def test_what_another_run_settles_names_that_run_and_offers_nothing() -> None:
-    told = doubted(ASKED, replace(KNOWN, outcomes=(), later=(), left_ms=0), "run-above")
+    told = describe_doubt(ASKED, replace(KNOWN, outcomes=(), later=(), left_ms=0), "run-above")
     assert (told["elsewhere"], told["outcomes"], told["later"]) == ("run-1", (), None)
 
 
 def test_of_what_the_ledger_does_not_know_only_the_text_is_told() -> None:
-    told = doubted(ASKED, None, "run-1")
+    told = describe_doubt(ASKED, None, "run-1")
     assert (told["text"], told["evidence"], told["outcomes"]) == ("Did it happen?", [], [])
 
 

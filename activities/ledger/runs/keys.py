@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pydantic import BaseModel, ConfigDict
 from sqlalchemy import func, null
 
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
@@ -138,15 +139,19 @@ class NotErasable(WrongUse):
     """A run cannot be erased now, or at all; the message says why, and what to do."""
 
 
-@dataclass(frozen=True)
-class Erasure:
+class Erasure(BaseModel):
     """What was erased."""
 
-    runs: tuple[str, ...]
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    runs: list[str]
     """The run, and its child runs."""
+    erased_by: str
+    reason: str
     artifacts: int
     effects: int
-    """Those of them, whose business keys are kept."""
+    """Those whose business keys are kept."""
 
 
 def erase_run(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure:
@@ -201,7 +206,10 @@ def erase_run(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure
     for one in found:
         tx.event(one, "run.erased", actor=by, because=because or None)
     return Erasure(
-        runs=found,
+        run_id=run_id,
+        runs=list(found),
+        erased_by=by,
+        reason=because,
         artifacts=tx.count(rows_of(artifacts, func.count()).where(artifacts.c.run_id.in_(found))),
         effects=tx.count(rows_of(effects, func.count()).where(effects.c.run_id.in_(found))),
     )
