@@ -14,7 +14,7 @@ import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -134,23 +134,21 @@ PART_LIMIT: Final = timedelta(seconds=90)
 _ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False}
 
 
+@dataclass(eq=False)
 class DemoScript:
     """One showing of the demo; it watches its run."""
 
-    def __init__(
-        self, printer: Printer, environment: DemoEnvironment, approver: str | None
-    ) -> None:
-        """Prepare the showing; ``approver``: who is asked at the terminal, if anybody is there."""
-        self._printer = printer
-        self._environment = environment
-        self._approver = approver
-        self._part = 0
-        self._shown: dict[str, StepState] = {}
-        self._worker: Child | None = None
+    printer: Printer
+    environment: DemoEnvironment
+    approver: str | None
+    """Who is asked at the terminal, if anybody is there."""
+    _part: int = 0
+    _shown: dict[str, StepState] = field(default_factory=dict)
+    _worker: Child | None = None
 
     async def play(self) -> DemoReport:
         client = await self._make_client()
-        with self._environment.worker("worker-1", crash_at=CRASH_AT) as first:
+        with self.environment.worker("worker-1", crash_at=CRASH_AT) as first:
             self._headline(f"Worker 1 runs (process {first.pid}), prepared for the worst")
             self._say("It will kill itself with SIGKILL right after the shop has paid the refund,")
             self._say("before it can write down that it has.")
@@ -162,7 +160,7 @@ class DemoScript:
             killed = await self._have_decided(client, run)
             if killed:
                 await self._see_it_die(first)
-        with self._environment.worker("worker-2") as second:
+        with self.environment.worker("worker-2") as second:
             if killed:
                 self._headline(f"Worker 2 runs (process {second.pid}) and takes over")
                 self._say("It does not pay again: it asks the shop what became of the first call.")
@@ -172,7 +170,7 @@ class DemoScript:
                 )
             result = await self._wait_for_run(run, second)
         self._show_end(result)
-        counts = self._environment.shop_counts()
+        counts = self.environment.shop_counts()
         refunds, mails = counts.get("refunds", 0), counts.get("mails", 0)
         expected = 1 if killed else 0
         return DemoReport(
@@ -182,14 +180,14 @@ class DemoScript:
             refunds=refunds,
             mails=mails,
             worker_killed=killed,
-            decided_by=self._approver or APPROVER,
+            decided_by=self.approver or APPROVER,
         )
 
     async def _make_client(self) -> Client:
-        variables = self._environment.variables
+        variables = self.environment.variables
         target = find_target(variables)
         settings = client_settings(
-            variables, tenant="default", user="demo", ui_url=self._environment.web_ui
+            variables, tenant="default", user="demo", ui_url=self.environment.web_ui
         )
         return Client(Connection(await connect(target, quiet=True), target, settings))
 
@@ -198,8 +196,8 @@ class DemoScript:
         [request] = (await run.view()).pending
         for line in request_details(request):
             self._say(line)
-        approver, reason = client.acting_as(self._approver or APPROVER), ""
-        if self._approver is None:
+        approver, reason = client.acting_as(self.approver or APPROVER), ""
+        if self.approver is None:
             reason = "the demo's own approver"
             self._say(f"There is no terminal to ask at: {APPROVER!r} approves it.")
         elif not await self._ask():
@@ -233,7 +231,7 @@ class DemoScript:
         if worker.returncode != -signal.SIGKILL:
             raise SurehandError(f"worker 1 ended with {worker.returncode}: {worker.last_line()}")
         self._headline("Worker 1 is dead: SIGKILL in the middle of the refund")
-        self._say(f"The shop has paid: {self._environment.shop_counts().get('refunds', 0)} refund.")
+        self._say(f"The shop has paid: {self.environment.shop_counts().get('refunds', 0)} refund.")
         for entry in await self._read_entries():
             self._say(f"The ledger knows no more than: {entry}.")
 
@@ -241,18 +239,18 @@ class DemoScript:
         from surehand.activities.ledger.core.store import open_ledger
         from surehand.activities.ledger.history.reads import effects_of
 
-        async with open_ledger(self._environment.database_url) as ledger:
+        async with open_ledger(self.environment.database_url) as ledger:
             rows = await ledger.transact("default", effects_of, RUN)
         return [f"{row['tool']} {row['key']} is {row['state']}" for row in rows]
 
     def _show_end(self, result: RunResult) -> None:
         self._headline("How it ended")
-        self._printer.lines(result_lines(result.model_copy(update={"effects": []})))
+        self.printer.lines(result_lines(result.model_copy(update={"effects": []})))
         self._headline("The ledger: one entry for each effect, whoever asks again")
-        self._printer.lines([effect_table(result.effects) if result.effects else "   none"])
+        self.printer.lines([effect_table(result.effects) if result.effects else "   none"])
         self._headline("The shop's own count of what it has done")
         counts = [
-            f"{kind}: {count}" for kind, count in self._environment.shop_counts().items() if count
+            f"{kind}: {count}" for kind, count in self.environment.shop_counts().items() if count
         ]
         for line in counts or ["none"]:
             self._say(line)
@@ -286,11 +284,11 @@ class DemoScript:
 
     def _headline(self, text: str) -> None:
         self._part += 1
-        self._printer.say()
-        self._printer.say(f"{self._part}. {text}", "bold")
+        self.printer.say()
+        self.printer.say(f"{self._part}. {text}", "bold")
 
     def _say(self, text: str) -> None:
-        self._printer.say(f"   {text}")
+        self.printer.say(f"   {text}")
 
 
 async def _typed_line() -> str:

@@ -19,6 +19,7 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -69,27 +70,22 @@ class Press(NamedTuple):
     """Where only that person reads what is told. Whoever has this URL may write there."""
 
 
+@dataclass(eq=False)
 class ChatVotes:
     """Takes presses, and hands on the decisions that they are."""
 
-    def __init__(
-        self,
-        chats: Mapping[str, SlackPresses | TeamsPresses],
-        *,
-        key: Ed25519PrivateKey,
-        subjects: Subjects,
-        tenant: str,
-        registered: Registered,
-    ) -> None:
-        self._chats, self._key, self._subjects = chats, key, subjects
-        self._tenant, self._registered = tenant, registered
-        self.taken = dict[str, float]()
-        """Nonces of presses, and when each was taken."""
+    chats: Mapping[str, SlackPresses | TeamsPresses]
+    key: Ed25519PrivateKey
+    subjects: Subjects
+    tenant: str
+    registered: Registered
+    taken: dict[str, float] = field(default_factory=dict)
+    """Nonces of presses, and when each was taken."""
 
     def routes(self, forward: Forward) -> list[Route]:
         async def take(request: Request) -> Response:
             name = request.path_params["chat"]
-            if (chat := self._chats.get(name)) is None:
+            if (chat := self.chats.get(name)) is None:
                 return Response("no such chat", 404)
             sent = bytearray()
             async for chunk in request.stream():
@@ -113,16 +109,16 @@ class ChatVotes:
 
     async def _decide(self, press: Press, nonce: str, forward: Forward) -> str:
         """Return what to tell whoever has pressed."""
-        me, now = self._subjects.principal(press.issuer, press.user), int(time.time())
+        me, now = self.subjects.principal(press.issuer, press.user), int(time.time())
         try:
-            if me is None or not await self._registered(me):
+            if me is None or not await self.registered(me):
                 raise WrongUse(f"{press.issuer}, {press.user} is nobody who may decide here")
-            run_id, approval_id = find_approval(self._tenant, press.approval_id)
+            run_id, approval_id = find_approval(self.tenant, press.approval_id)
             # A message has whole ids, and a short one would be taken for one of this tenant's.
             if approval_id != press.approval_id:
                 raise WrongUse("that message is another tenant's")
             claims = ChatClaims(
-                **fresh_claims(me, self._tenant, now) | {"jti": nonce},
+                **fresh_claims(me, self.tenant, now) | {"jti": nonce},
                 run_id=run_id,
                 approval_id=approval_id,
                 params_hash=press.params_hash,
@@ -130,7 +126,7 @@ class ChatVotes:
                 account=f"{press.issuer}:{press.user}",
             )
             decision = claims.model_dump(include={"approval_id", "params_hash", "outcome"})
-            decision |= {"approver": me, "signature": sign(self._key, claims)}
+            decision |= {"approver": me, "signature": sign(self.key, claims)}
             return (await forward(run_id, decision)).message
         except (WrongUse, NoWorker) as problem:
             return f"It does not count: {problem}"
@@ -141,18 +137,18 @@ class ChatVotes:
             return "Nobody knows whether it counts: look at the request"
 
 
+@dataclass(frozen=True, repr=False)
 class SlackPresses:
     """Presses of buttons in a workspace of Slack."""
 
-    def __init__(self, secret: str) -> None:
-        self._secret = secret
+    secret: str
 
     async def verify_request(self, headers: Mapping[str, str], body: bytes) -> bool:
         """Return whether the chat has signed it, and lately."""
         at = headers.get("x-slack-request-timestamp", "")
         if not (at.isascii() and at.isdecimal() and len(at) < 16):
             return False
-        made = hmac.digest(self._secret.encode(), f"v0:{at}:".encode() + body, hashlib.sha256)
+        made = hmac.digest(self.secret.encode(), f"v0:{at}:".encode() + body, hashlib.sha256)
         given = headers.get("x-slack-signature", "").encode()
         fresh = abs(time.time() - int(at)) <= _LASTS.total_seconds()
         return hmac.compare_digest(given, b"v0=" + made.hex().encode()) and fresh
@@ -189,18 +185,18 @@ class SlackPresses:
             log.warning("chat.not_told", error=type(error).__name__)
 
 
+@dataclass(frozen=True)
 class TeamsPresses:
     """Presses of buttons in Teams, as activities of the Bot Framework.
 
     This server has no secret of the bot and calls no URL that an activity names.
     """
 
-    def __init__(self, signer: BotFramework) -> None:
-        self._signer = signer
+    signer: BotFramework
 
     async def verify_request(self, headers: Mapping[str, str], body: bytes) -> bool:
         scheme, _, sent = headers.get("authorization", "").partition(" ")
-        claims = await self._signer.read_token(sent) if scheme == "Bearer" else {}
+        claims = await self.signer.read_token(sent) if scheme == "Bearer" else {}
         try:
             activity = json.loads(body)
             # A key that signs for other channels alone vouches for nobody in Teams.

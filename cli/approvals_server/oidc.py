@@ -17,7 +17,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -347,20 +347,18 @@ class BegunSignIns:
         return begun if begun.until > self._now() else None
 
 
+@dataclass(eq=False)
 class OidcSignIn:
     """The two paths by which people are sent to the provider and come back."""
 
-    def __init__(
-        self, provider: IdentityProvider, subjects: Subjects, *, registered: Registered
-    ) -> None:
-        self._provider = provider
-        self._subjects = subjects
-        self._registered = registered
-        self._begun = BegunSignIns()
+    provider: IdentityProvider
+    subjects: Subjects
+    registered: Registered
+    _begun: BegunSignIns = field(default_factory=BegunSignIns)
 
     @property
     def host(self) -> str:
-        return urlsplit(self._provider.client.issuer).netloc
+        return urlsplit(self.provider.client.issuer).netloc
 
     def begin_at(self, then: str) -> str:
         return f"{BEGIN}?{urlencode({'then': then})}"
@@ -381,7 +379,7 @@ class OidcSignIn:
         browser = request.cookies.get(self._cookie) or secrets.token_urlsafe(_BYTES)
         state, begun = self._begun.begin(browser, own_path(request.query_params.get("then", "")))
         try:
-            url = await self._provider.sign_in_url(
+            url = await self.provider.sign_in_url(
                 back=self._origin + BACK, state=state, nonce=begun.nonce, verifier=begun.verifier
             )
         except ProviderAway as problem:
@@ -406,30 +404,30 @@ class OidcSignIn:
             return _away(request, problem)
 
     async def _finish_sign_in(self, request: Request) -> Response:
-        asked, issuer = request.query_params, self._provider.client.issuer
+        asked, issuer = request.query_params, self.provider.client.issuer
         begun = self._begun.end(asked.get("state", ""), request.cookies.get(self._cookie, ""))
         if begun is None:
             raise BadSignIn(
                 "This sign-in was not begun in this browser, or is over, or was used: begin again."
             )
-        metadata = await self._provider.metadata()
+        metadata = await self.provider.metadata()
         says_who = metadata.get("authorization_response_iss_parameter_supported") is True
         if asked.get("iss", None if says_who else issuer) != issuer:  # RFC 9207
             raise BadSignIn("That answer is not of this server's identity provider.")
         if "error" in asked or "code" not in asked:
             log.warning("sign_in.refused", error=plain(asked.get("error", ""), 80))
             raise BadSignIn("The identity provider has not signed you in: begin again.")
-        subject = await self._provider.subject(
+        subject = await self.provider.subject(
             asked["code"],
             back=self._origin + BACK,
             nonce=begun.nonce,
             verifier=begun.verifier,
         )
-        me = self._subjects.principal(issuer, subject)
-        if me is None or not await self._registered(me):
+        me = self.subjects.principal(issuer, subject)
+        if me is None or not await self.registered(me):
             return page("no_principal", status=403, me=None, issuer=issuer, subject=subject)
         answer = RedirectResponse(self._origin + begun.then, status_code=303)
-        subjects = self._subjects
+        subjects = self.subjects
         self._sign_in(request, answer, me, lambda: subjects.principal(issuer, subject) == me)
         return answer
 

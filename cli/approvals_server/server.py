@@ -13,6 +13,7 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -111,35 +112,25 @@ Connect = Callable[[], Awaitable[Client]]
 SchemaOf = Callable[[str, str], JsonValue]
 
 
+@dataclass(kw_only=True, eq=False)
 class ApprovalsServer:
     """Answers the requests of browsers."""
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        connect: Connect,
-        tenant: str,
-        links: Links,
-        schema_of: SchemaOf,
-        oidc: OidcSignIn | None = None,
-        chat: ChatVotes | None = None,
-        artifacts: OpenStore | None = None,
-        read_lifting: Callable[[], Lifting] = Lifting,
-    ) -> None:
-        """Make it; ``connect`` is called again after it has failed."""
-        self._read_lifting = read_lifting
-        self._artifacts = artifacts
-        self._schema_of = schema_of
-        self._ledger = ledger
-        self._connect = connect
-        self._tenant = tenant
-        self._links = links
-        self._oidc = oidc
-        self._chat = chat
+    ledger: Ledger
+    connect: Connect
+    """Called again after it has failed."""
+    tenant: str
+    links: Links
+    schema_of: SchemaOf
+    oidc: OidcSignIn | None = None
+    chat: ChatVotes | None = None
+    artifacts: OpenStore | None = None
+    read_lifting: Callable[[], Lifting] = Lifting
+
+    def __post_init__(self) -> None:
         self._sign_ins = SignIns()
         self._followers = Followers()
-        self._secret_reads = SecretReads(ledger, tenant)
+        self._secret_reads = SecretReads(self.ledger, self.tenant)
         self._files = static_files()
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
@@ -150,7 +141,7 @@ class ApprovalsServer:
         self._tls = origin.startswith("https:")
         # With TLS no other host, and nothing without TLS, can set a cookie of that name.
         self._cookie = f"{'__Host-' if self._tls else ''}surehand_approvals"
-        here = (self._ledger, self._tenant)
+        here = (self.ledger, self.tenant)
         routes = [
             Route("/", self._signed_in_only(self._list_page)),
             Route("/approval", self._signed_in_only(self._approval_page)),
@@ -178,10 +169,10 @@ class ApprovalsServer:
             Route("/static/{name}", self._static_file),
             Route("/health", _answer_health),
         ]
-        if self._oidc is not None:
-            routes += self._oidc.routes(origin, self._begin_sign_in)
-        if self._chat is not None:
-            routes += self._chat.routes(self._forward)
+        if self.oidc is not None:
+            routes += self.oidc.routes(origin, self._begin_sign_in)
+        if self.chat is not None:
+            routes += self.chat.routes(self._forward)
         handlers = {404: _not_found, 405: _not_found, Exception: _answer_mistake}
         # Around all of it: a mistake of ours is answered by the same rules.
         return Headers(Starlette(routes=routes, exception_handlers=handlers), origin=origin)
@@ -213,10 +204,10 @@ class ApprovalsServer:
         return self._sign_in_with(401, request.url.path + query)
 
     def _sign_in_with(self, status: int, then: str) -> Response:
-        command = f"{shared_program()} approvals link --as NAME" if self._links.taken else None
+        command = f"{shared_program()} approvals link --as NAME" if self.links.taken else None
         provider = begin = None
-        if self._oidc is not None:
-            provider, begin = self._oidc.host, self._oidc.begin_at(then)
+        if self.oidc is not None:
+            provider, begin = self.oidc.host, self.oidc.begin_at(then)
         return page(
             "sign_in", status=status, me=None, command=command, provider=provider, begin=begin
         )
@@ -227,7 +218,7 @@ class ApprovalsServer:
     async def _sign_in(self, request: Request) -> Response:
         try:
             sent = await _read_json(request, LARGEST_OTHER)
-            me = self._links.spend(str(sent.get("token")) if isinstance(sent, dict) else "")
+            me = self.links.spend(str(sent.get("token")) if isinstance(sent, dict) else "")
         except (BadLink, exits.SurehandError) as problem:
             return error(request, 401, str(problem))
         answer = JSONResponse({"principal": me})
@@ -270,7 +261,7 @@ class ApprovalsServer:
             lines = [describe_line(row, person, tx.now_ms, standing) for row in found.rows]
             return found, lines, tools, elsewhere
 
-        found, lines, tools, elsewhere = await self._ledger.transact(self._tenant, look)
+        found, lines, tools, elsewhere = await self.ledger.transact(self.tenant, look)
         more = None
         if found.more is not None:
             where = f"{found.more.expires_ms}:{found.more.approval_id}"
@@ -293,11 +284,11 @@ class ApprovalsServer:
             standing = list_halts(tx, standing=True)
             if not standing:
                 return []
-            lifting = self._read_lifting()
-            person = {"tenant": self._tenant, "principal": me, **own_keys(_find_person(tx, me)[1])}
+            lifting = self.read_lifting()
+            person = {"tenant": self.tenant, "principal": me, **own_keys(_find_person(tx, me)[1])}
             return [person | describe_halt(tx, one, lifting) for one in standing]
 
-        return JSONResponse(await self._ledger.transact(self._tenant, look))
+        return JSONResponse(await self.ledger.transact(self.tenant, look))
 
     async def _follow_list(self, request: Request, me: str) -> Response:
         part = PagePart.of(request)
@@ -306,7 +297,7 @@ class ApprovalsServer:
             rows = part.look(tx, principals.find_voter(tx, me)).rows
             return [[row["approval_id"], *row["voters"]] for row in rows]
 
-        return self._follow_changes(request, me, lambda: self._ledger.transact(self._tenant, look))
+        return self._follow_changes(request, me, lambda: self.ledger.transact(self.tenant, look))
 
     async def _follow_approval(self, request: Request, me: str) -> Response:
         await self._find_request(request, me)  # refuses what there is not
@@ -351,32 +342,32 @@ class ApprovalsServer:
         viewed = await self._find_request(request, me)
         row = viewed.one.row
         salt = await self._find_salt(viewed.one)
-        schema = self._schema_of(row["tool"], row["tool_version"])
+        schema = self.schema_of(row["tool"], row["tool_version"])
         return await asyncio.to_thread(lambda: JSONResponse(viewed.document(salt, schema)))
 
     async def _find_request(self, request: Request, me: str, wanted: str | None = None) -> Viewed:
         """Return the request that is asked for; its look is on record if it is secret."""
         given = request.query_params.get("id", "") if wanted is None else wanted
-        run_id, approval_id = find_approval(self._tenant, given)
+        run_id, approval_id = find_approval(self.tenant, given)
 
         def look(tx: Transaction) -> tuple[OneApproval | None, Principal, list[Key]]:
             return read_approval(tx, approval_id), *_find_person(tx, me)
 
-        one, person, keys = await self._ledger.transact(self._tenant, look)
+        one, person, keys = await self.ledger.transact(self.tenant, look)
         if one is None or one.row["run_id"] != run_id:
             raise exits.NotFound(f"approval not found: {approval_id}")
         await self._secret_reads.record(one, me, self._cookie_of(request))
-        return Viewed(one, person, keys, self._tenant)
+        return Viewed(one, person, keys, self.tenant)
 
     async def _find_salt(self, one: OneApproval) -> str | None:
         """Return what is hashed with the params; without keys nobody is told."""
-        keys, row = self._ledger.keys, one.row
+        keys, row = self.ledger.keys, one.row
         if keys is None or row["params"] is None:
             return None
         hashed = (row["run_id"], row["tool"], row["tool_version"])
         answers = row["answers"] or ()
         try:
-            made = await self._ledger.with_keys(
+            made = await self.ledger.with_keys(
                 lambda: Hashes(keys).of_params(*hashed, row["params"], answers), row["params"]
             )
         except (NotCanonical, KeyErased):
@@ -387,12 +378,12 @@ class ApprovalsServer:
         def look(tx: Transaction) -> tuple[Principal, list[Key], bool]:
             return *_find_person(tx, me), principals.has_principal(tx, me)
 
-        person, keys, known = await self._ledger.transact(self._tenant, look)
+        person, keys, known = await self.ledger.transact(self.tenant, look)
         words = ["grant" if known else "add", me, "--key", "-"]
-        words += ["--tenant", self._tenant] if self._tenant != DEFAULT_TENANT else []
+        words += ["--tenant", self.tenant] if self.tenant != DEFAULT_TENANT else []
         command = f"{shared_program()} principal {shlex.join(words)}"
-        told = {"tenant": self._tenant, "principal": me, "command": command, **own_keys(keys)}
-        origin, known_origins = self._origin, self._ledger.passkey_origins
+        told = {"tenant": self.tenant, "principal": me, "command": command, **own_keys(keys)}
+        origin, known_origins = self._origin, self.ledger.passkey_origins
         setting = None if origin in known_origins else f"{PREFIX}PASSKEY_ORIGINS={origin}"
         return page("keys", me=me, keys=person.keys, told=told, setting=setting)
 
@@ -407,11 +398,11 @@ class ApprovalsServer:
     async def _connect_once(self) -> Client:
         async with self._connecting:
             if self._client is None:
-                self._client = await self._connect()
+                self._client = await self.connect()
             return self._client
 
     async def _story_document(self, request: Request, me: str) -> Response:
-        run_id = find_run_id(self._tenant, request.query_params.get("run", ""))
+        run_id = find_run_id(self.tenant, request.query_params.get("run", ""))
         view = await (await self._connect_once()).connection.view(run_id, ONE_OF_MANY)
         return JSONResponse(story(view))
 
@@ -427,12 +418,12 @@ class ApprovalsServer:
         return page("others", me=me, lines=lines, most=_MOST_ASKED)
 
     async def _run_page(self, request: Request, me: str) -> Response:
-        run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
+        run_id = find_run_id(self.tenant, request.query_params.get("id", ""))
         approval, web_ui = request.query_params.get("approval"), await self._web_ui(run_id)
         return page("run", me=me, run_id=run_id, approval=approval, web_ui=web_ui)
 
     async def _run_document(self, request: Request, me: str) -> Response:
-        run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
+        run_id = find_run_id(self.tenant, request.query_params.get("id", ""))
         view = await (await self._connect_once()).connection.view(run_id, ONE_OF_MANY)
         cookie = self._cookie_of(request)
         await self._secret_reads.record_questions(run_id, view.interrupts, me, cookie)
@@ -441,31 +432,31 @@ class ApprovalsServer:
         def look(tx: Transaction) -> tuple[dict[str, Doubt], Principal, list[Key]]:
             return read_doubts(tx, run_id, ids), *_find_person(tx, me)
 
-        known = await self._ledger.transact(self._tenant, look)
+        known = await self.ledger.transact(self.tenant, look)
         # In a thread: to lay out a large plan takes a while.
-        told = await asyncio.to_thread(run_document, view, *known, tenant=self._tenant)
+        told = await asyncio.to_thread(run_document, view, *known, tenant=self.tenant)
         return JSONResponse(told)
 
     async def _undo_document(self, request: Request, me: str) -> Response:
-        run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
-        asked = UnwindRun(tenant=self._tenant, run_id=run_id, actor=me, dry_run=True)
+        run_id = find_run_id(self.tenant, request.query_params.get("id", ""))
+        asked = UnwindRun(tenant=self.tenant, run_id=run_id, actor=me, dry_run=True)
         found = await (await self._connect_once()).connection.unwind(asked)
         return JSONResponse(found.model_dump(mode="json"))
 
     async def _follow_run(self, request: Request, me: str) -> Response:
-        run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
+        run_id = find_run_id(self.tenant, request.query_params.get("id", ""))
 
         def look(tx: Transaction) -> list[Any]:
             return list(read_progress(tx, run_id))
 
-        return self._follow_changes(request, me, lambda: self._ledger.transact(self._tenant, look))
+        return self._follow_changes(request, me, lambda: self.ledger.transact(self.tenant, look))
 
     async def _hand_out_artifact(self, request: Request, me: str) -> Response:
         async def record(run_id: str, step_id: str) -> None:
             cookie = self._cookie_of(request)
             await self._secret_reads.record_artifact(run_id, step_id, me, cookie)
 
-        where = (self._ledger, self._artifacts, self._tenant)
+        where = (self.ledger, self.artifacts, self.tenant)
         return await hand_out(*where, request, me, record=record)
 
     # What is handed on. Each signature is of the approver's key, which this process does not have:
@@ -479,7 +470,7 @@ class ApprovalsServer:
                 raise exits.WrongUse("a decision is an object")
             if sent.get("approver") != me:
                 raise exits.WrongUse(f"you are signed in as {me}, and decide in no other name")
-            run_id, _ = find_approval(self._tenant, str(sent.get("approval_id")))
+            run_id, _ = find_approval(self.tenant, str(sent.get("approval_id")))
             verdict = await self._forward(run_id, sent)
         except exits.DecisionRefused as refused:
             return JSONResponse(
@@ -497,7 +488,7 @@ class ApprovalsServer:
         try:
             # If no vote were missing, anybody who may look here could lift it.
             told = await vote_and_lift(
-                self._ledger, self._tenant, decision, self._read_lifting(), must_count=True
+                self.ledger, self.tenant, decision, self.read_lifting(), must_count=True
             )
         except principals.PrincipalError:
             told = "all who are asked have said yes; whoever owns the ledger lifts it now"
@@ -518,7 +509,7 @@ class ApprovalsServer:
                 raise exits.WrongUse(f"these pages send no {verb[:40]!r}")
             if message.get("actor") != me:
                 raise exits.WrongUse(f"you are signed in as {me}, and act in no other name")
-            run_id = find_run_id(self._tenant, run)
+            run_id = find_run_id(self.tenant, run)
             said = await (await self._connect_once()).run(run_id).forward_steering(verb, message)
         except exits.SurehandError as problem:
             return _not_delivered(problem)

@@ -135,27 +135,26 @@ class BadRequest(Exception):
         self.status = status
 
 
+@dataclass(frozen=True)
 class _KeysOf:
     """The keys of a holder's tenants; of other ones there are none."""
 
-    def __init__(self, keys: RunKeys, holder: Holder) -> None:
-        self._keys, self._holder = keys, holder
+    keys: RunKeys
+    holder: Holder
 
     async def key_of(self, root: str, *, make: bool) -> RunKey:
-        _require_tenant(self._holder, root)
-        return await self._keys.key_of(root, make=make)
+        _require_tenant(self.holder, root)
+        return await self.keys.key_of(root, make=make)
 
 
+@dataclass(kw_only=True, eq=False)
 class CodecServer:
     """Answers ``/encode`` and ``/decode``, and lets people sign in by a browser."""
 
-    def __init__(
-        self, *, tokens: TokenFile, keys: RunKeys, open_store: OpenStore, namespace: str
-    ) -> None:
-        self._tokens = tokens
-        self._keys = keys
-        self._open_store = open_store
-        self._namespace = namespace
+    tokens: TokenFile
+    keys: RunKeys
+    open_store: OpenStore
+    namespace: str
 
     def app(self, origins: Sequence[str]) -> Starlette:
         self._origins = frozenset(origins)
@@ -202,11 +201,9 @@ class CodecServer:
             # What a browser sends without asking first is not taken.
             raise BadRequest(415, "send application/json")
         # Temporal's command line says none.
-        namespace = request.headers.get("x-namespace") or self._namespace
-        if namespace != self._namespace:
-            raise BadRequest(
-                403, f"this server is for namespace {self._namespace}, not {namespace}"
-            )
+        namespace = request.headers.get("x-namespace") or self.namespace
+        if namespace != self.namespace:
+            raise BadRequest(403, f"this server is for namespace {self.namespace}, not {namespace}")
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer":
             token = request.cookies.get(_COOKIE, "")
@@ -219,14 +216,14 @@ class CodecServer:
 
     def _find_holder(self, token: str) -> Holder | None:
         try:
-            return self._tokens.find_holder(token)
+            return self.tokens.find_holder(token)
         except WrongUse as error:
             raise BadRequest(503, "the tokens cannot be read") from error
 
     async def _encode_payloads(self, holder: Holder, payloads: list[Payload]) -> list[Payload]:
         if holder.right != "write":
             raise BadRequest(403, "this token may read, and write nothing")
-        encryption = RunEncryption(_KeysOf(self._keys, holder))
+        encryption = RunEncryption(_KeysOf(self.keys, holder))
         return [
             await encryption.encrypt(payload, _take_place(payload, holder), kept=False)
             for payload in payloads
@@ -234,8 +231,8 @@ class CodecServer:
 
     async def _decode_payloads(self, holder: Holder, payloads: list[Payload]) -> list[Payload]:
         ours = [payload for payload in payloads if _is_ours(payload, holder)]
-        encryption = RunEncryption(_KeysOf(self._keys, holder))
-        codec = data_converter(self._open_store, waits=False, encryption=encryption).payload_codec
+        encryption = RunEncryption(_KeysOf(self.keys, holder))
+        codec = data_converter(self.open_store, waits=False, encryption=encryption).payload_codec
         assert codec is not None
         decoded = iter(await codec.decode(ours))
         return [next(decoded) if _is_ours(one, holder) else one for one in payloads]
