@@ -11,11 +11,10 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
-import typer
 from temporalio.client import WorkflowExecution
 
 from surehand.cli import options
-from surehand.cli.options import Caller
+from surehand.cli.options import Caller, argument, option
 from surehand.cli.printer import Lines, Reply, Shape, compact, rough_time, shown_time
 from surehand.cli.render import (
     commands_of,
@@ -269,12 +268,9 @@ def _expiry_text(one: ShownApproval, now: datetime) -> str:
     return f"{when} ({shown_time(one.expires_at)}){then if one.open else ''}"
 
 
-Approval = Annotated[
-    str, typer.Argument(metavar="APPROVAL_ID", help="As `pending` shows it: RUN/STEP/NUMBER.")
-]
+Approval = Annotated[str, argument("APPROVAL_ID", "As `pending` shows it: RUN/STEP/NUMBER.")]
 Hash = Annotated[
-    str,
-    typer.Option("--params-hash", help="The hash of the params you saw, as `show RUN` shows it."),
+    str, option("The hash of the params you saw, as `show RUN` shows it.", "--params-hash")
 ]
 
 
@@ -397,7 +393,7 @@ async def sign(
     approval: Approval,
     params_hash: Hash,
     outcome: Annotated[
-        DecisionOutcome, typer.Option(metavar="OUTCOME", help="approve or reject.")
+        DecisionOutcome, option("approve or reject.", metavar="OUTCOME")
     ] = DecisionOutcome.APPROVE,
     reason: options.Reason = "",
 ) -> ExitCode:
@@ -419,7 +415,7 @@ async def edit(
     caller: options.Sender,
     approval: Approval,
     changes: Annotated[
-        list[str], typer.Option("--set", metavar="PATH=VALUE", help="Another value of a param.")
+        list[str], option("Another value of a param.", "--set", metavar="PATH=VALUE")
     ],
     reason: options.Reason = "",
 ) -> Reply:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from pydantic import ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.service import RPCError, RPCStatusCode
@@ -27,7 +26,7 @@ from surehand.activities.ledger.history.audit import (
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.runs.deletion import Deletion, read_deletion
 from surehand.cli import options
-from surehand.cli.options import Caller, ledger_of, read_settings
+from surehand.cli.options import Caller, flag, ledger_of, option, read_settings
 from surehand.cli.printer import Lines, Reply, Shape, Styled, counted
 from surehand.client.connection import Connection, every_event
 from surehand.client.messages import public_jwk, read_key, sign
@@ -82,10 +81,8 @@ def sign_receipt(settings: ClientSettings, receipt: Mapping[str, Any]) -> str:
 async def receipt(
     caller: options.Sender,
     run: options.Run,
-    to: Annotated[
-        Path | None, typer.Option(help="Write it to this new file; without, to stdout.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    to: Annotated[Path | None, option("Write it to this new file; without, to stdout.")] = None,
+    force: Annotated[bool, flag("Overwrite the file.")] = False,
 ) -> ExitCode:
     """Write a run's signed receipt, which a stranger checks with `surehand-verify`.
 

@@ -17,7 +17,7 @@ import typer
 
 from surehand.activities.mcp.server_file import pins_of
 from surehand.cli import options
-from surehand.cli.options import Caller
+from surehand.cli.options import Caller, option
 from surehand.cli.printer import Lines, Printer, Reply, Shape
 from surehand.cli.render import open_items
 from surehand.client.client import WAITS_FOR_PEOPLE, Pending, look_at_runs
@@ -81,10 +81,9 @@ def init(
     ] = Path(),
     agent: Annotated[
         str,
-        typer.Option(
-            "--agent",
+        option(
+            "What chooses the steps: a plan (the default), or an agent of a framework.",
             metavar="|".join((_PLAN, *_AGENTS)),
-            help="What chooses the steps: a plan (the default), or an agent of a framework.",
         ),
     ] = _PLAN,
 ) -> Reply:

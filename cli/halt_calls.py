@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from surehand.activities.ledger.approvals.decisions import (
     Lifting,
     lift_halt,
@@ -36,7 +34,7 @@ from surehand.activities.limits_file import LimitsError, read_file
 from surehand.activities.tools.toolbox import LONGEST_NAME
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
-from surehand.cli.options import Caller, ledger_of, read_settings
+from surehand.cli.options import Caller, argument, flag, ledger_of, option, read_settings
 from surehand.cli.people import read_small
 from surehand.cli.printer import Lines, Reply, Shape, Table, counted, shown_time, time_of
 from surehand.cli.tools import named_tools
@@ -95,19 +93,13 @@ class HaltList(Shape):
 async def halt(
     caller: options.Actor,
     reason: options.Reason,
-    tool: Annotated[
-        str | None, typer.Option("--tool", metavar="TOOL", help="Only calls of this tool.")
-    ] = None,
+    tool: Annotated[str | None, option("Only calls of this tool.", metavar="TOOL")] = None,
     run: Annotated[
-        str | None,
-        typer.Option("--run", metavar="RUN", help="Only calls of this run and its child runs."),
+        str | None, option("Only calls of this run and its child runs.", metavar="RUN")
     ] = None,
-    undo_too: Annotated[
-        bool, typer.Option("--undo-too", help="Halt the calls that undo effects, too.")
-    ] = False,
+    undo_too: Annotated[bool, flag("Halt the calls that undo effects, too.")] = False,
     follow: Annotated[
-        bool,
-        typer.Option("--follow", help="Stay until no write is under way, and say how each ended."),
+        bool, flag("Stay until no write is under way, and say how each ended.")
     ] = False,
 ) -> Reply:
     """Stop calls at once: from now on none begins, in any run and on any worker.
@@ -171,10 +163,9 @@ async def _refuse_misspelt(caller: Caller, ledger: Ledger, tool: str) -> None:
 
 async def lift(
     caller: options.Sender,
-    halt_id: Annotated[str, typer.Argument(metavar="HALT", help="As `halts` shows it.")],
+    halt_id: Annotated[str, argument("HALT", "As `halts` shows it.")],
     proof: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A passkey's proof of your yes, made on a page."),
+        Path | None, option("A passkey's proof of your yes, made on a page.", metavar="FILE")
     ] = None,
 ) -> Reply:
     """Agree to lift a halt. Once all that its policy asks have agreed, an administrator lifts it.
@@ -227,7 +218,7 @@ async def vote_and_lift(
 
 async def halts(
     caller: options.Onlooker,
-    all_: Annotated[bool, typer.Option("--all", help="Also those that were lifted.")] = False,
+    all_: Annotated[bool, flag("Also those that were lifted.", "--all")] = False,
 ) -> Reply:
     """Show the halts that stand, and the writes that each covers and that have no outcome yet.
 

@@ -9,7 +9,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
 from pydantic import ValidationError
 
 from surehand.activities.effects.prepare import limit_amount
@@ -20,7 +19,7 @@ from surehand.activities.ledger.history.reads import list_made
 from surehand.activities.limits_file import Limit, group_values, read_limits
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.cli import options
-from surehand.cli.options import ledger_of, read_settings, read_toolbox
+from surehand.cli.options import argument, duration_option, ledger_of, read_settings, read_toolbox
 from surehand.cli.printer import Reply, Shape, Table, counted, time_of
 from surehand.process.exits import WrongUse
 from surehand.workflows.canonical_json import canonical_json
@@ -69,9 +68,9 @@ class LimitsTried(Shape):
 
 async def try_limits(
     caller: options.Onlooker,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of limits.")],
+    file: Annotated[Path, argument("FILE", "A file of limits.")],
     since: Annotated[
-        timedelta, options.lasting("--since", "How far to look back.", show_default="30d")
+        timedelta, duration_option("How far to look back.", show_default="30d")
     ] = timedelta(days=30),
 ) -> Reply:
     """Say which calls of the past a file of limits would have refused, or asked about.

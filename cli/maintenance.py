@@ -6,7 +6,6 @@ import shlex
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
-import typer
 from temporalio import client
 from temporalio.service import RPCError
 
@@ -27,8 +26,11 @@ from surehand.cli.audit import history_heads
 from surehand.cli.options import (
     Caller,
     administration,
+    duration_option,
+    flag,
     ledger_of,
     open_artifacts,
+    option,
     read_settings,
     read_toolbox,
 )
@@ -85,9 +87,7 @@ async def reconcile(
     caller: options.Onlooker,
     every: Annotated[
         timedelta | None,
-        options.lasting(
-            "--every", "Have the workers do it so often from now on (a Temporal Schedule)."
-        ),
+        duration_option("Have the workers do it so often from now on (a Temporal Schedule)."),
     ] = None,
 ) -> Reply:
     """Settle effects that nobody is settling, and find runs that were stopped; never call.
@@ -184,12 +184,8 @@ async def _schedule_rounds(
 async def unwind(
     caller: options.Actor,
     run: options.Run,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be undone; works for any run.")
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="With --dry-run: ask each `only_if`, too.")
-    ] = False,
+    dry_run: Annotated[bool, flag("Only say what would be undone; works for any run.")] = False,
+    check: Annotated[bool, flag("With --dry-run: ask each `only_if`, too.")] = False,
 ) -> Reply:
     """Undo the effects of a run that was stopped from outside, last one first.
 
@@ -219,12 +215,9 @@ async def unwind(
 async def restored(
     caller: options.Actor,
     to: Annotated[
-        str | None,
-        typer.Option(metavar="T", help="The instant it was restored to; opens an epoch."),
+        str | None, option("The instant it was restored to; opens an epoch.", metavar="T")
     ] = None,
-    done: Annotated[
-        bool, typer.Option("--done", help="What was forgotten is settled: close the epoch.")
-    ] = False,
+    done: Annotated[bool, flag("What was forgotten is settled: close the epoch.")] = False,
 ) -> Reply:
     """Say that the ledger was restored to an earlier instant; or show what is to be done since.
 
@@ -345,10 +338,10 @@ def _behind_table(shown: EpochShown) -> Table:
 async def stats(
     caller: options.Onlooker,
     since: Annotated[
-        timedelta, options.lasting("--since", "How far back to look.", show_default="1d")
+        timedelta, duration_option("How far back to look.", show_default="1d")
     ] = timedelta(hours=24),
     probe: Annotated[
-        int, typer.Option(min=0, max=10_000, help="Write transactions to make and measure now.")
+        int, option("Write transactions to make and measure now.", min=0, max=10_000)
     ] = 0,
 ) -> Reply:
     """Show recoveries, retries, leases, compensations, and whether all invariants hold.

@@ -190,7 +190,7 @@ def _require_right_settings() -> None:
     judge_settings(sources, without=missing_settings(sources))
 
 
-def duration(text: str) -> timedelta:
+def read_duration(text: str) -> timedelta:
     """Return ``90s``, ``10m`` or ``2h`` as a timedelta above zero."""
     try:
         parsed = parse_duration(text)
@@ -214,63 +214,60 @@ def refuse_lone_timeout(wait: bool, timeout: timedelta | None) -> None:
         raise exits.WrongUse("--timeout is for --wait")
 
 
-def lasting(name: str, meaning: str, **more: Any) -> Any:
-    return typer.Option(name, parser=duration, metavar="DURATION", help=meaning, **more)
+def option(meaning: str, *names: str, **more: Any) -> Any:
+    """Return how a parameter is an option; without a name, the parameter's own is taken."""
+    return typer.Option(*names, help=meaning, **more)
 
 
-For = Annotated[
-    str | None, typer.Option("--for", metavar="USER", help="Whom the run acts for; default you.")
-]
-Reason = Annotated[str, typer.Option("--reason", help="Recorded with it.")]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or full id.")]
-PlanFile = Annotated[str, typer.Argument(metavar="PLAN", help="A YAML or JSON file.")]
-RunName = Annotated[
-    str | None, typer.Option("--run-id", help="Name of the new run; default PLAN-NAME-RANDOM.")
-]
+def flag(meaning: str, *names: str) -> Any:
+    """Return how a parameter is an option without a value; there is no ``--no-...`` of it."""
+    return option(meaning, *names)
+
+
+def argument(metavar: str, meaning: str) -> Any:
+    return typer.Argument(metavar=metavar, help=meaning)
+
+
+def duration_option(meaning: str, **more: Any) -> Any:
+    return option(meaning, parser=read_duration, metavar="DURATION", **more)
+
+
+For = Annotated[str | None, option("Whom the run acts for; default you.", "--for", metavar="USER")]
+Reason = Annotated[str, option("Recorded with it.")]
+Run = Annotated[str, argument("RUN", "A run's name or full id.")]
+PlanFile = Annotated[str, argument("PLAN", "A YAML or JSON file.")]
+RunName = Annotated[str | None, option("Name of the new run; default PLAN-NAME-RANDOM.")]
 Changes = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="PATH=VALUE", help="Change the plan, e.g. input.order_id=order-7."
-    ),
+    option("Change the plan, e.g. input.order_id=order-7.", "--set", metavar="PATH=VALUE"),
 ]
 Wait = Annotated[
     bool,
-    typer.Option(
-        "--wait",
-        help="Stay until it ends or, without a terminal, needs a human; the exit code says how.",
-    ),
+    flag("Stay until it ends or, without a terminal, needs a human; the exit code says how."),
 ]
 Leave = Annotated[
-    bool,
-    typer.Option(
-        "--leave", help="If no worker answers, leave it with the server: it counts once one does."
-    ),
+    bool, flag("If no worker answers, leave it with the server: it counts once one does.")
 ]
-Timeout = Annotated[timedelta | None, lasting("--timeout", "Wait at most so long, e.g. 10m.")]
-OnlyRun = Annotated[str | None, typer.Argument(metavar="RUN", help="Only this run's; default all.")]
-Limit = Annotated[
-    int,
-    typer.Option("--limit", min=1, max=10_000, help="At most so many runs, those started last."),
-]
+Timeout = Annotated[timedelta | None, duration_option("Wait at most so long, e.g. 10m.")]
+OnlyRun = Annotated[str | None, argument("RUN", "Only this run's; default all.")]
+Limit = Annotated[int, option("At most so many runs, those started last.", min=1, max=10_000)]
 
 #: The options that say who calls; each verb has them last, in this order. None has to be given.
 _SHARED: Final[dict[str, Any]] = {
     "user": Annotated[
-        str | None,
-        typer.Option("--as", help="Who you are; default SUREHAND_USER, else the login name."),
+        str | None, option("Who you are; default SUREHAND_USER, else the login name.", "--as")
     ],
     "key": Annotated[
-        Path | None,
-        typer.Option("--key", help="Your private key, to sign with; default SUREHAND_KEY."),
+        Path | None, option("Your private key, to sign with; default SUREHAND_KEY.", "--key")
     ],
     "tenant": Annotated[
-        str | None, typer.Option("--tenant", help="Tenant to act in; default SUREHAND_TENANT.")
+        str | None, option("Tenant to act in; default SUREHAND_TENANT.", "--tenant")
     ],
     "ui_url": Annotated[
-        str | None, typer.Option("--ui", help="Address of the Web UI; default TEMPORAL_UI_URL.")
+        str | None, option("Address of the Web UI; default TEMPORAL_UI_URL.", "--ui")
     ],
     "json_output": Annotated[
-        bool, typer.Option("--json", help="Print one JSON document on stdout, all else on stderr.")
+        bool, flag("Print one JSON document on stdout, all else on stderr.", "--json")
     ],
 }
 
@@ -311,12 +308,17 @@ def command_of(verb: Callable[..., Any]) -> Callable[..., int]:
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
-            annotation=option,
-            default=False if get_args(option)[0] is bool else None,
+            annotation=declared,
+            default=False if get_args(declared)[0] is bool else None,
         )
-        for name, option in _SHARED.items()
+        for name, declared in _SHARED.items()
         if name in shares.names
     ]
+    for one in own:
+        kind, *how = get_args(one.annotation)
+        if kind is bool and how[0].default is ...:  # where Typer puts the first name
+            # Of a flag's own name, Typer would also make one that says no.
+            how[0].param_decls = (f"--{one.name.replace('_', '-')}",)
     first = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
     command.__signature__ = inspect.Signature([*first, *last])  # type: ignore[attr-defined]
     return command

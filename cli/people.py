@@ -15,7 +15,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-import typer
 from pydantic import ValidationError
 
 from surehand.activities.effects.prepare import scope_problem
@@ -26,7 +25,7 @@ from surehand.activities.ledger.people.principals import Change, Deputy, Kind, P
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
-from surehand.cli.options import Caller, administration, read_settings
+from surehand.cli.options import Caller, administration, argument, flag, option, read_settings
 from surehand.cli.printer import Reply, Shape, shown_time, table_or, time_of
 from surehand.cli.tools import named_tools
 from surehand.client.messages import fresh_claims, new_key, read_key, sign
@@ -171,19 +170,17 @@ def _reply_changed(
     return Reply(PrincipalChanged(principal=now, parts=list(parts)), lines)
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="As they name themselves with --as.")]
-Roles = Annotated[
-    list[str] | None, typer.Option("--role", metavar="ROLE", help="What policies ask for.")
-]
+Name = Annotated[str, argument("NAME", "As they name themselves with --as.")]
+Roles = Annotated[list[str] | None, option("What policies ask for.", "--role", metavar="ROLE")]
 Permissions = Annotated[
-    list[str] | None, typer.Option("--permission", metavar="PERMISSION", help="What tools need.")
+    list[str] | None, option("What tools need.", "--permission", metavar="PERMISSION")
 ]
 PublicKeyFile = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "A public key of theirs: PEM, JWK, or a passkey's file; - is stdin.",
         "--key",
         metavar="FILE.pub",
-        help="A public key of theirs: PEM, JWK, or a passkey's file; - is stdin.",
     ),
 ]
 
@@ -253,7 +250,7 @@ async def revoke_principal(
     role: Roles = None,
     permission: Permissions = None,
     key: Annotated[
-        list[str] | None, typer.Option(metavar="KID", help="A key id; it never counts again.")
+        list[str] | None, option("A key id; it never counts again.", metavar="KID")
     ] = None,
 ) -> Reply:
     """Take roles, permissions and keys away; claims and decisions see it from then on.
@@ -278,12 +275,8 @@ async def revoke_principal(
 
 async def list_principals(
     caller: options.Onlooker,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Only this one; default all.")
-    ] = None,
-    history: Annotated[
-        bool, typer.Option("--history", help="What was changed, by whom and when.")
-    ] = False,
+    name: Annotated[str | None, argument("NAME", "Only this one; default all.")] = None,
+    history: Annotated[bool, flag("What was changed, by whom and when.")] = False,
 ) -> Reply:
     """Show principals: roles, permissions and ids of the keys that count now.
 
@@ -314,16 +307,11 @@ async def list_principals(
 async def name_deputy(
     caller: options.Actor,
     name: Name,
-    deputy: Annotated[
-        str, typer.Option(metavar="NAME", help="Whose votes count in that one's place.")
-    ],
-    until: Annotated[str, typer.Option(metavar="T", help="Until when: 14d, or a time.")],
-    tool: Annotated[
-        list[str] | None, typer.Option(metavar="TOOL", help="Only calls of this tool.")
-    ] = None,
+    deputy: Annotated[str, option("Whose votes count in that one's place.", metavar="NAME")],
+    until: Annotated[str, option("Until when: 14d, or a time.", metavar="T")],
+    tool: Annotated[list[str] | None, option("Only calls of this tool.", metavar="TOOL")] = None,
     most: Annotated[
-        str | None,
-        typer.Option(metavar="PARAM=N", help="Only calls whose param is at most that."),
+        str | None, option("Only calls whose param is at most that.", metavar="PARAM=N")
     ] = None,
 ) -> Reply:
     """Let somebody vote in a principal's place, for a time. Both names are kept.
@@ -345,7 +333,7 @@ async def name_deputy(
 
 async def revoke_deputy(
     caller: options.Actor,
-    deputy_id: Annotated[str, typer.Argument(metavar="ID", help="As `deputies` lists it.")],
+    deputy_id: Annotated[str, argument("ID", "As `deputies` lists it.")],
 ) -> Reply:
     """Let a deputy's votes count no more, also those that no call has used yet.
 
@@ -379,9 +367,7 @@ def _deputy_line(one: Deputy) -> str:
 
 def make_key_pair(
     caller: options.Actor,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The private key; FILE.pub is the public one.")
-    ],
+    file: Annotated[Path, argument("FILE", "The private key; FILE.pub is the public one.")],
 ) -> Reply:
     """Make your key pair: FILE, for you alone, and FILE.pub, which an administrator registers.
 
@@ -570,30 +556,23 @@ def _standing_row(one: StandingShown) -> list[str]:
     ]
 
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="As `standing list` shows it: SA-...")]
+Id = Annotated[str, argument("ID", "As `standing list` shows it: SA-...")]
 
 
 async def grant_standing(
     caller: options.Sender,
-    tool: Annotated[
-        str, typer.Option(help="The tool, as it is loaded here; later versions are not.")
-    ],
-    until: Annotated[str, typer.Option(help="30d, or a time with its zone; then it is over.")],
+    tool: Annotated[str, option("The tool, as it is loaded here; later versions are not.")],
+    until: Annotated[str, option("30d, or a time with its zone; then it is over.")],
     when: Annotated[
-        str | None, typer.Option(help="What has to be true of the params, such as 'amount <= 50'.")
+        str | None, option("What has to be true of the params, such as 'amount <= 50'.")
     ] = None,
-    count: Annotated[
-        int | None, typer.Option(min=1, max=MOST_USES, help="Most calls; default any.")
-    ] = None,
+    count: Annotated[int | None, option("Most calls; default any.", min=1, max=MOST_USES)] = None,
     total: Annotated[
-        str | None, typer.Option(metavar="PARAM=LIMIT", help="Most that a param may add up to.")
+        str | None, option("Most that a param may add up to.", metavar="PARAM=LIMIT")
     ] = None,
-    foreign: Annotated[
-        bool, typer.Option("--foreign", help="Also in runs that have read content from outside.")
-    ] = False,
+    foreign: Annotated[bool, flag("Also in runs that have read content from outside.")] = False,
     only_print: Annotated[
-        bool,
-        typer.Option("--print", help="Print the grant; an administrator adds it within minutes."),
+        bool, flag("Print the grant; an administrator adds it within minutes.", "--print")
     ] = False,
     reason: options.Reason = "",
 ) -> Reply | ExitCode:
@@ -621,9 +600,7 @@ async def grant_standing(
 
 async def add_standing(
     caller: options.Onlooker,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="What `standing grant --print` says; - is stdin.")
-    ],
+    file: Annotated[Path, argument("FILE", "What `standing grant --print` says; - is stdin.")],
 ) -> Reply:
     """Add what somebody has granted with `standing grant --print`.
 

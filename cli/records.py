@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 
-import typer
 from pydantic import TypeAdapter
 
 from surehand.activities.ledger.history import reads
@@ -19,7 +18,16 @@ from surehand.activities.ledger.history.recordings import rebuild_checkpoint
 from surehand.activities.ledger.runs import checkpoints
 from surehand.activities.ledger.runs.checkpoints import SavedCheckpoint
 from surehand.cli import options
-from surehand.cli.options import Caller, ledger_of, open_artifacts, read_settings, rows_reply
+from surehand.cli.options import (
+    Caller,
+    argument,
+    flag,
+    ledger_of,
+    open_artifacts,
+    option,
+    read_settings,
+    rows_reply,
+)
 from surehand.cli.printer import Reply, Shape, Table, compact, shown_time, table_or
 from surehand.client.outcome import call_progress
 from surehand.process import VERSION
@@ -76,19 +84,14 @@ async def effects(caller: options.Onlooker, run: options.Run) -> Reply:
 
 async def events(
     caller: options.Onlooker,
-    run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="With --format, default all runs.")
-    ] = None,
+    run: Annotated[str | None, argument("RUN", "With --format, default all runs.")] = None,
     format_: Annotated[
         Literal["ocsf"] | None,
-        typer.Option("--format", help="Print the events of the tenant as lines for a SIEM."),
+        option("Print the events of the tenant as lines for a SIEM.", "--format"),
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with new ones until you press Ctrl-C.")
-    ] = False,
+    follow: Annotated[bool, flag("Go on with new ones until you press Ctrl-C.")] = False,
     after: Annotated[
-        str | None,
-        typer.Option(metavar="UID", help="Only those behind this one, by its metadata.uid."),
+        str | None, option("Only those behind this one, by its metadata.uid.", metavar="UID")
     ] = None,
 ) -> Reply | ExitCode:
     """Show the events of a run, as they were chained, or of all runs, for a SIEM.
@@ -197,7 +200,7 @@ def as_ocsf(tenant: str, uid: str, row: Mapping[str, Any]) -> dict[str, Any]:
 async def interventions(
     caller: options.Onlooker,
     run: options.OnlyRun = None,
-    only_open: Annotated[bool, typer.Option("--open", help="Only those not settled.")] = False,
+    only_open: Annotated[bool, flag("Only those not settled.", "--open")] = False,
 ) -> Reply:
     """Show the questions that only a human can settle.
 
@@ -232,12 +235,8 @@ _NOTIFICATION_COLUMNS: Final = (
 async def notifications(
     caller: options.Onlooker,
     run: options.OnlyRun = None,
-    failed: Annotated[
-        bool, typer.Option("--failed", help="Only what could not be sent, finally or so far.")
-    ] = False,
-    limit: Annotated[
-        int, typer.Option(min=1, max=10_000, help="At most so many, the newest.")
-    ] = 50,
+    failed: Annotated[bool, flag("Only what could not be sent, finally or so far.")] = False,
+    limit: Annotated[int, option("At most so many, the newest.", min=1, max=10_000)] = 50,
 ) -> Reply:
     """Show notifications: due, sent, or not sent and why.
 
@@ -260,7 +259,7 @@ async def artifacts(
     caller: options.Onlooker,
     run: options.Run,
     artifact: Annotated[
-        str | None, typer.Argument(metavar="ARTIFACT", help="Only this one, by its id or sha256.")
+        str | None, argument("ARTIFACT", "Only this one, by its id or sha256.")
     ] = None,
 ) -> Reply | ExitCode:
     """List a run's stored values, or write one of them to stdout.
@@ -297,17 +296,13 @@ async def checkpoint(
     run: options.Run,
     at: Annotated[
         int | None,
-        typer.Option(
-            metavar="SEQ", min=1, help="As it was right after this event, from the ledger alone."
-        ),
+        option("As it was right after this event, from the ledger alone.", metavar="SEQ", min=1),
     ] = None,
     save: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Keep it in the ledger under a new name.")
+        str | None, option("Keep it in the ledger under a new name.", metavar="NAME")
     ] = None,
-    named: Annotated[
-        str | None, typer.Option(metavar="NAME", help="As it was when it was saved.")
-    ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List those that are kept.")] = False,
+    named: Annotated[str | None, option("As it was when it was saved.", metavar="NAME")] = None,
+    list_: Annotated[bool, flag("List those that are kept.", "--list")] = False,
 ) -> Reply:
     """Show a run's state as one document: now, at one of its events, or as it was saved.
 

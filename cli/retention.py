@@ -10,7 +10,6 @@ import signal
 from datetime import timedelta
 from typing import Annotated, Final
 
-import typer
 from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.activities.ledger.core.store import Ledger
@@ -21,8 +20,11 @@ from surehand.cli import options
 from surehand.cli.options import (
     Caller,
     administration,
+    duration_option,
+    flag,
     ledger_of,
     open_artifacts,
+    option,
     read_settings,
     translated,
 )
@@ -53,17 +55,13 @@ _MOST_NAMED: Final = 20
 
 async def retention(
     caller: options.Sender,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Delete; without it, only say what would be deleted.")
-    ] = False,
+    apply: Annotated[bool, flag("Delete; without it, only say what would be deleted.")] = False,
     every: Annotated[
         timedelta | None,
-        options.lasting("--every", "Repeat it at this interval until the process ends."),
+        duration_option("Repeat it at this interval until the process ends."),
     ] = None,
-    keep: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Hold a run: it is not deleted.")
-    ] = None,
-    release: Annotated[str | None, typer.Option(metavar="RUN", help="Hold a run no more.")] = None,
+    keep: Annotated[str | None, option("Hold a run: it is not deleted.", metavar="RUN")] = None,
+    release: Annotated[str | None, option("Hold a run no more.", metavar="RUN")] = None,
     reason: options.Reason = "",
 ) -> Reply | ExitCode:
     """Delete runs that ended longer ago than SUREHAND_RETENTION says.

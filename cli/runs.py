@@ -19,7 +19,7 @@ from temporalio.service import RPCError
 
 from surehand.cli import options
 from surehand.cli.approvals import approval_lines, find_shown, recorded_view
-from surehand.cli.options import Caller
+from surehand.cli.options import Caller, argument, flag, option
 from surehand.cli.printer import Printer, Reply, Shape, Styled, counted, shown_time, table_or
 from surehand.cli.render import headline, open_items, open_lines, result_lines, view_lines
 from surehand.cli.tools import refuse_unfit
@@ -225,10 +225,7 @@ async def _last_look(connection: Connection, run_id: str, watch: outcome.Watch) 
 
 
 RunOrApproval = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN|APPROVAL_ID", help="A run's name or full id, or an approval: RUN/STEP/NUMBER."
-    ),
+    str, argument("RUN|APPROVAL_ID", "A run's name or full id, or an approval: RUN/STEP/NUMBER.")
 ]
 
 
@@ -236,11 +233,7 @@ async def show(
     caller: Annotated[Caller, options.Shares(("tenant", "ui_url", "json_output"))],
     run: RunOrApproval,
     follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow",
-            help="Print its timeline as it goes on, until it ends; with --json an object a line.",
-        ),
+        bool, flag("Print its timeline as it goes on, until it ends; with --json an object a line.")
     ] = False,
 ) -> Reply | exits.ExitCode:
     """Show a run: steps, effects, decisions, timeline, what it waits for; or one approval.
@@ -369,7 +362,7 @@ async def start(
     changes: options.Changes = None,
     durability: Annotated[
         Durability | None,
-        typer.Option(help="When progress is written to history; default the plan's, else sync."),
+        option("When progress is written to history; default the plan's, else sync."),
     ] = None,
     for_user: options.For = None,
     wait: options.Wait = False,
@@ -475,9 +468,7 @@ async def retry(
 async def fork(
     caller: options.Sender,
     run: options.Run,
-    step: Annotated[
-        str, typer.Option("--from", metavar="STEP", help="The first step that is done again.")
-    ],
+    step: Annotated[str, option("The first step that is done again.", "--from", metavar="STEP")],
     run_id: options.RunName = None,
     changes: options.Changes = None,
     for_user: options.For = None,
@@ -569,9 +560,7 @@ async def list_runs(
     caller: options.Onlooker,
     state: Annotated[
         str | None,
-        typer.Option(
-            parser=_parse_state, metavar="STATE", help=f"Only these: {', '.join(STATES)}."
-        ),
+        option(f"Only these: {', '.join(STATES)}.", parser=_parse_state, metavar="STATE"),
     ] = None,
     limit: options.Limit = 50,
 ) -> Reply:

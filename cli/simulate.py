@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import typer
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.effects.prepare import PreparedCall, prepare_params
@@ -22,7 +21,7 @@ from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.cli import options
-from surehand.cli.options import ledger_of, read_settings
+from surehand.cli.options import ledger_of, option, read_settings
 from surehand.cli.printer import Lines, Reply, Shape, Table
 from surehand.cli.tools import named_tools, problems_of, tools_in
 from surehand.client.plan_file import PlanDraft
@@ -85,10 +84,7 @@ async def simulate_run(
     caller: options.Onlooker,
     run: options.Run,
     seq: Annotated[
-        int,
-        typer.Option(
-            "--from", metavar="SEQ", min=1, help="The event after which the plan goes on."
-        ),
+        int, option("The event after which the plan goes on.", "--from", metavar="SEQ", min=1)
     ],
     changes: options.Changes = None,
 ) -> Reply:

@@ -14,7 +14,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from surehand.cli import options
 from surehand.cli.approvals import change_params, diff
-from surehand.cli.options import Caller, Steered
+from surehand.cli.options import Caller, Steered, argument, duration_option, flag, option
 from surehand.cli.printer import Reply
 from surehand.client.connection import Connection
 from surehand.client.messages import compose_message, read_token
@@ -67,16 +67,14 @@ async def resume(
     caller: options.Sender,
     run: options.Run,
     token: Annotated[
-        str | None, typer.Option(help="A resume token in the place of a key; `-` reads it.")
+        str | None, option("A resume token in the place of a key; `-` reads it.")
     ] = None,
-    step: Annotated[str | None, typer.Option(help="The step, if several have failed.")] = None,
+    step: Annotated[str | None, option("The step, if several have failed.")] = None,
     way: Annotated[
-        Way,
-        typer.Option(help="How to go on after a failed step: repeat it, skip it, or undo the run."),
+        Way, option("How to go on after a failed step: repeat it, skip it, or undo the run.")
     ] = Way.RETRY,
     changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Retry with another param."),
+        list[str] | None, option("Retry with another param.", "--set", metavar="PATH=VALUE")
     ] = None,
     reason: options.Reason = "",
     leave: options.Leave = False,
@@ -117,7 +115,7 @@ async def cancel(
     caller: options.Sender,
     run: options.Run,
     mode: Annotated[
-        CancelMode, typer.Option(help="What happens to effects: undo all, keep, undo temporary.")
+        CancelMode, option("What happens to effects: undo all, keep, undo temporary.")
     ] = CancelMode.COMPENSATE,
     reason: options.Reason = "",
     leave: options.Leave = False,
@@ -135,9 +133,8 @@ async def answer(
     run: options.Run,
     answers: Annotated[
         list[str],
-        typer.Argument(
-            metavar="[ID=]VALUE...",
-            help="JSON, or text. Without an ID it is for the only question that waits.",
+        argument(
+            "[ID=]VALUE...", "JSON, or text. Without an ID it is for the only question that waits."
         ),
     ],
     reason: options.Reason = "",
@@ -201,13 +198,12 @@ def value_of(text: str) -> Any:
 async def event(
     caller: options.Sender,
     run: options.Run,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As the waiting step names it.")],
+    name: Annotated[str, argument("NAME", "As the waiting step names it.")],
     event_id: Annotated[
-        str,
-        typer.Option("--id", help="The event's id: a second event with the same id is ignored."),
+        str, option("The event's id: a second event with the same id is ignored.", "--id")
     ],
-    about: Annotated[str, typer.Option(help="What it is about: the step's `about`.")] = "",
-    payload: Annotated[str | None, typer.Option(metavar="JSON", help="The step's output.")] = None,
+    about: Annotated[str, option("What it is about: the step's `about`.")] = "",
+    payload: Annotated[str | None, option("The step's output.", metavar="JSON")] = None,
     reason: options.Reason = "",
     leave: options.Leave = False,
 ) -> Reply:
@@ -227,10 +223,10 @@ async def event(
 async def top_up(
     caller: options.Sender,
     run: options.Run,
-    steps: Annotated[int, typer.Option(min=0, help="More tool calls.")] = 0,
-    tokens: Annotated[int, typer.Option(min=0, help="More tokens.")] = 0,
-    money: Annotated[str, typer.Option(help="More money, such as 2.50.")] = "0",
-    time: Annotated[timedelta | None, options.lasting("--time", "More time.")] = None,
+    steps: Annotated[int, option("More tool calls.", min=0)] = 0,
+    tokens: Annotated[int, option("More tokens.", min=0)] = 0,
+    money: Annotated[str, option("More money, such as 2.50.")] = "0",
+    time: Annotated[timedelta | None, duration_option("More time.")] = None,
     reason: options.Reason = "",
     leave: options.Leave = False,
 ) -> Reply:
@@ -253,13 +249,9 @@ async def amend(
     changes: options.Changes = None,
     drops: Annotated[
         list[str] | None,
-        typer.Option(
-            "--drop", metavar="STEP", help="Leave out this step although its effect stands."
-        ),
+        option("Leave out this step although its effect stands.", "--drop", metavar="STEP"),
     ] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask for confirmation, as without a terminal.")
-    ] = False,
+    yes: Annotated[bool, flag("Do not ask for confirmation, as without a terminal.")] = False,
     reason: options.Reason = "",
 ) -> Reply | ExitCode:
     """Give a run another plan: finished steps stay, and waiting ones ask again.
@@ -312,20 +304,18 @@ class DoubtAnswer(StrEnum):
 async def resolve(
     caller: options.Sender,
     intervention: Annotated[
-        str,
-        typer.Argument(metavar="INTERVENTION_ID", help="As `pending` and `interventions` show it."),
+        str, argument("INTERVENTION_ID", "As `pending` and `interventions` show it.")
     ],
     outcome: Annotated[
-        DoubtAnswer,
-        typer.Argument(metavar="OUTCOME", help=f"What happened: {', '.join(DoubtAnswer)}."),
+        DoubtAnswer, argument("OUTCOME", f"What happened: {', '.join(DoubtAnswer)}.")
     ],
-    run: Annotated[str, typer.Option(metavar="RUN", help="Its run, as shown with it.")],
-    evidence: Annotated[str, typer.Option(help="How you know.")] = "",
+    run: Annotated[str, option("Its run, as shown with it.", metavar="RUN")],
+    evidence: Annotated[str, option("How you know.")] = "",
     receipt: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "What the call would have returned; later steps and the undo may need it.",
             metavar="JSON",
-            help="What the call would have returned; later steps and the undo may need it.",
         ),
     ] = None,
     leave: options.Leave = False,

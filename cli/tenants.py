@@ -10,8 +10,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-import typer
-
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.quotas import TenantQuotas, change_limits, read_quotas
@@ -20,7 +18,7 @@ from surehand.activities.ledger.runs.keys import add_tenant, cell_of_tenant, kno
 from surehand.activities.run_keys import unwrap, wrap
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
-from surehand.cli.options import Caller, administration, ledger_of, read_settings
+from surehand.cli.options import Caller, administration, argument, ledger_of, option, read_settings
 from surehand.cli.printer import Reply, Shape, Styled, Table, counted, shown_time, table_or, time_of
 from surehand.process.ciphers import KeyRing, add_to_file, new_key, read_key_ring
 from surehand.process.exits import NotReachable, WrongUse
@@ -106,26 +104,25 @@ def checked_limit(quota: Quota, given: str) -> int | str | None:
 async def set_quota(
     caller: options.Actor,
     open_runs: Annotated[
-        str | None, typer.Option(metavar="N", help="Runs that take steps at a time, or none.")
+        str | None, option("Runs that take steps at a time, or none.", metavar="N")
     ] = None,
     effects_per_hour: Annotated[
-        str | None, typer.Option(metavar="N", help="Effects in a clock hour, or none.")
+        str | None, option("Effects in a clock hour, or none.", metavar="N")
     ] = None,
     pending_approvals: Annotated[
-        str | None, typer.Option(metavar="N", help="Requests that wait at a time, or none.")
+        str | None, option("Requests that wait at a time, or none.", metavar="N")
     ] = None,
     tokens_per_day: Annotated[
-        str | None, typer.Option(metavar="N", help="Tokens in a day of UTC, or none.")
+        str | None, option("Tokens in a day of UTC, or none.", metavar="N")
     ] = None,
     money_per_day: Annotated[
-        str | None, typer.Option(metavar="AMOUNT", help="Money in a day of UTC, or none.")
+        str | None, option("Money in a day of UTC, or none.", metavar="AMOUNT")
     ] = None,
     over: Annotated[
-        Literal["queue", "reject"] | None,
-        typer.Option(help="What is over waits (the default), or fails."),
+        Literal["queue", "reject"] | None, option("What is over waits (the default), or fails.")
     ] = None,
     weight: Annotated[
-        float | None, typer.Option(help="Turns it has for each of another tenant, 0.001 to 1000.")
+        float | None, option("Turns it has for each of another tenant, 0.001 to 1000.")
     ] = None,
 ) -> Reply:
     """Set what a tenant may use; what is not named stays as it is.
@@ -248,10 +245,8 @@ MOST_LOST: Final = 5
 
 def new(
     caller: options.Anybody,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Made for you alone, or added to at its top.")
-    ],
-    id_: Annotated[str, typer.Option("--id", metavar="ID", help="Its name, such as 2026-11.")],
+    file: Annotated[Path, argument("FILE", "Made for you alone, or added to at its top.")],
+    id_: Annotated[str, option("Its name, such as 2026-11.", "--id", metavar="ID")],
 ) -> Reply:
     """Make a key-encryption key: the first one of FILE, which wraps from then on.
 

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-import typer
 from pydantic import JsonValue
 
 from surehand.cli import options
-from surehand.cli.options import Caller
+from surehand.cli.options import Caller, argument
 from surehand.cli.printer import Reply, Shape, Table, counted, table_or
 from surehand.client.plan_file import load_plan
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
@@ -222,9 +221,9 @@ _STATES: Final = {
 
 Tools = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="TOOL",
-        help="As server.tool, or server.tool@DIGEST to pin just that; default those without a pin.",
+    argument(
+        "TOOL",
+        "As server.tool, or server.tool@DIGEST to pin just that; default those without a pin.",
     ),
 ]
 

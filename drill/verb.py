@@ -8,10 +8,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from pydantic import JsonValue
 
 from surehand.cli import options
+from surehand.cli.options import argument, duration_option, option
 from surehand.cli.printer import Lines, Reply, Shape
 from surehand.drill.report import make_lines, print_lines
 from surehand.drill.request import CASE_LIMIT, DrillRequest
@@ -45,40 +45,27 @@ def _tell_report(
 
 def drill(
     caller: options.Anybody,
-    plan: Annotated[str, typer.Argument(metavar="PLAN", help="A YAML or JSON file.")],
+    plan: Annotated[str, argument("PLAN", "A YAML or JSON file.")],
     world: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:FUNCTION", help="Returns what a run's effects have left."),
+        str | None, option("Returns what a run's effects have left.", metavar="MODULE:FUNCTION")
     ] = None,
     fresh: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:FUNCTION", help="Returns plan input for one more run."),
+        str | None, option("Returns plan input for one more run.", metavar="MODULE:FUNCTION")
     ] = None,
     points: Annotated[
-        str | None, typer.Option(help="What is done to a run, comma separated; default all.")
+        str | None, option("What is done to a run, comma separated; default all.")
     ] = None,
-    steps: Annotated[str | None, typer.Option(help="Steps, comma separated; default all.")] = None,
-    modes: Annotated[
-        str | None, typer.Option(help="Durability modes, comma separated; default sync.")
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it as an HTML page.")
-    ] = None,
+    steps: Annotated[str | None, option("Steps, comma separated; default all.")] = None,
+    modes: Annotated[str | None, option("Durability modes, comma separated; default sync.")] = None,
+    report: Annotated[Path | None, option("Write it as an HTML page.", metavar="FILE")] = None,
     database: Annotated[
-        str | None, typer.Option(metavar="URL", help="A migrated ledger; default a file a case.")
+        str | None, option("A migrated ledger; default a file a case.", metavar="URL")
     ] = None,
     changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Change the plan, as with start."),
+        list[str] | None, option("Change the plan, as with start.", "--set", metavar="PATH=VALUE")
     ] = None,
     timeout: Annotated[
-        timedelta,
-        typer.Option(
-            parser=options.duration,
-            metavar="DURATION",
-            help="One case's; default 2m.",
-            show_default=False,
-        ),
+        timedelta, duration_option("One case's; default 2m.", show_default=False)
     ] = CASE_LIMIT,
 ) -> Reply:
     r"""Kill workers at every step, interrupt, reset and stop runs there, and compare what is left.
@@ -149,30 +136,20 @@ def _read_answers(file: Path | None) -> dict[str, Any]:
 
 def try_agent(
     caller: options.Anybody,
-    agent: Annotated[
-        str, typer.Argument(metavar="MODULE:AGENT", help="An agent, a graph, or a function.")
-    ],
+    agent: Annotated[str, argument("MODULE:AGENT", "An agent, a graph, or a function.")],
     text: Annotated[
-        str,
-        typer.Option(
-            "--input", metavar="TEXT", help="What it is to do: a text, or an object as JSON."
-        ),
+        str, option("What it is to do: a text, or an object as JSON.", "--input", metavar="TEXT")
     ] = "",
     functions: Annotated[
-        str | None,
-        typer.Option("--tools", metavar="MODULE", help="The tools, if the agent is a function."),
+        str | None, option("The tools, if the agent is a function.", "--tools", metavar="MODULE")
     ] = None,
     reads: Annotated[
-        str | None,
-        typer.Option(help="Tools that only read, comma separated: they are called, once."),
+        str | None, option("Tools that only read, comma separated: they are called, once.")
     ] = None,
     answers: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="YAML or JSON: what each write is answered with."),
+        Path | None, option("YAML or JSON: what each write is answered with.", metavar="FILE")
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it as an HTML page.")
-    ] = None,
+    report: Annotated[Path | None, option("Write it as an HTML page.", metavar="FILE")] = None,
 ) -> Reply:
     r"""Kill your agent at each call, as it is and with Surehand, and count its effects.
 

@@ -23,7 +23,7 @@ import httpx
 import typer
 from pydantic import BaseModel
 
-from surehand.cli.options import duration
+from surehand.cli.options import read_duration
 from surehand.process.children import Child
 from surehand.process.dev_server import DevServer, find_cli
 from surehand.process.exits import end_by_signal_in_order
@@ -156,7 +156,7 @@ def main() -> int:
     parser.add_argument("--round", default="", metavar="SEED-NUMBER", help="only this round again")
     options = parser.parse_args()
     try:
-        soak_s = 0.0 if options.soak == "0" else duration(options.soak).total_seconds()
+        soak_s = 0.0 if options.soak == "0" else read_duration(options.soak).total_seconds()
         again = [int(part) for part in options.round.split("-")] if options.round else []
         if len(again) not in (0, 2):
             raise ValueError("a round is written as 4711-17")

@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
-import typer
 from pydantic import JsonValue
 
 from surehand.cli import options
@@ -22,7 +21,14 @@ from surehand.cli.approvals_server.sign_in import (
     Server,
 )
 from surehand.cli.halt_calls import read_lifting
-from surehand.cli.options import Caller, ledger_of, open_artifacts, read_settings, read_toolbox
+from surehand.cli.options import (
+    Caller,
+    ledger_of,
+    open_artifacts,
+    option,
+    read_settings,
+    read_toolbox,
+)
 from surehand.cli.people import check_name
 from surehand.cli.printer import Reply, Shape
 from surehand.cli.serving import in_url, parse_address, serve_app
@@ -38,8 +44,7 @@ DEFAULT_ADDRESS: Final = "localhost:8082"
 
 _Server = Annotated[Caller, options.Shares(("tenant", "ui_url"))]
 State = Annotated[
-    Path,
-    typer.Option("--state", metavar="FOLDER", help="Where the server leaves word for `link`."),
+    Path, option("Where the server leaves word for `link`.", "--state", metavar="FOLDER")
 ]
 
 
@@ -54,14 +59,9 @@ class SignInLink(Shape):
 
 async def serve(
     caller: _Server,
-    http: Annotated[
-        str, typer.Option("--http", metavar="HOST:PORT", help="Where to listen.")
-    ] = DEFAULT_ADDRESS,
+    http: Annotated[str, option("Where to listen.", metavar="HOST:PORT")] = DEFAULT_ADDRESS,
     origin: Annotated[
-        str | None,
-        typer.Option(
-            "--origin", metavar="URL", help="As browsers reach it, by a proxy that speaks TLS."
-        ),
+        str | None, option("As browsers reach it, by a proxy that speaks TLS.", metavar="URL")
     ] = None,
     state: State = DEFAULT_FOLDER,
 ) -> ExitCode:

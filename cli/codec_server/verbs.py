@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-import typer
-
 from surehand.cli import options
-from surehand.cli.options import keys_of, ledger_of, open_artifacts, read_settings
+from surehand.cli.options import argument, keys_of, ledger_of, open_artifacts, option, read_settings
 from surehand.cli.printer import Reply, Shape
 from surehand.cli.serving import parse_address, serve_app
 from surehand.process.connect import find_target
@@ -31,16 +29,10 @@ class NewToken(Shape):
 
 async def serve(
     caller: options.Alone,
-    tokens: Annotated[
-        Path,
-        typer.Option("--tokens", metavar="FILE", help="Who may read: `codec token` makes lines."),
-    ],
-    http: Annotated[
-        str, typer.Option("--http", metavar="HOST:PORT", help="Where to listen.")
-    ] = DEFAULT_ADDRESS,
+    tokens: Annotated[Path, option("Who may read: `codec token` makes lines.", metavar="FILE")],
+    http: Annotated[str, option("Where to listen.", metavar="HOST:PORT")] = DEFAULT_ADDRESS,
     origin: Annotated[
-        list[str] | None,
-        typer.Option("--origin", metavar="URL", help="Where the Web UI is served; several times."),
+        list[str] | None, option("Where the Web UI is served; several times.", metavar="URL")
     ] = None,
 ) -> ExitCode:
     """Encrypt and decrypt for the Web UI, Temporal's command line, and programs of other languages.
@@ -84,12 +76,8 @@ async def serve(
 
 def token(
     caller: options.Onlooker,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The file of `codec serve --tokens`.")
-    ],
-    right: Annotated[
-        str, typer.Option("--right", help="read, or write: have something encrypted, too.")
-    ] = "read",
+    file: Annotated[Path, argument("FILE", "The file of `codec serve --tokens`.")],
+    right: Annotated[str, option("read, or write: have something encrypted, too.")] = "read",
 ) -> Reply:
     """Make a token for a tenant: shown once, and only its digest is written.
 

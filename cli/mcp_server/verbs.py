@@ -6,11 +6,9 @@ import signal
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from surehand.cli import options
 from surehand.cli.mcp_server.runs import ServedPlans, ServedRuns
-from surehand.cli.options import Caller
+from surehand.cli.options import Caller, flag, option
 from surehand.client.messages import read_key
 from surehand.process.exits import ExitCode
 from surehand.process.settings import load_extra
@@ -20,12 +18,9 @@ _Server = Annotated[Caller, options.Shares(("user", "key", "tenant", "ui_url"))]
 
 async def serve(
     caller: _Server,
-    plans: Annotated[
-        Path | None, typer.Option("--plans", metavar="DIR", help="Plans that may be started.")
-    ] = None,
+    plans: Annotated[Path | None, option("Plans that may be started.", metavar="DIR")] = None,
     all_runs: Annotated[
-        bool,
-        typer.Option("--all-runs", help="Show all runs of the tenant; without it only your own."),
+        bool, flag("Show all runs of the tenant; without it only your own.")
     ] = False,
 ) -> ExitCode:
     """Serve runs to an assistant over MCP: it starts, shows, answers and cancels, as you.
