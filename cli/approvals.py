@@ -13,18 +13,9 @@ from typing import Annotated, Any, Final, Literal
 
 from temporalio.client import WorkflowExecution
 
-from surehand.cli import options
+from surehand.cli import options, render
 from surehand.cli.options import Caller, argument, option
 from surehand.cli.printer import Lines, Reply, Shape, compact, rough_time, shown_time
-from surehand.cli.render import (
-    commands_of,
-    held_lines,
-    request_lines,
-    silent_line,
-    verdict_text,
-    waiting_lines,
-    whose_lines,
-)
 from surehand.client.client import Pending, PendingHeld, PendingQuestion, SilentRun
 from surehand.client.connection import SAID_AFTER, Connection
 from surehand.client.messages import SeenRequest, compose_decision, find_approval
@@ -201,7 +192,7 @@ def _show_approval(
         diff=diff(replaced.request.params, request.params) if replaced and edited else [],
         open=open_,
         web_ui=connection.web_ui(run_id),
-        commands=commands_of(connection, run_id, request) if open_ else {},
+        commands=render.commands_of(connection, run_id, request) if open_ else {},
     )
 
 
@@ -210,7 +201,7 @@ def approval_lines(
 ) -> Iterator[str]:
     """Yield everything about one approval; ``now`` is this machine's time."""
     if isinstance(one, ShownHeld):
-        yield from held_lines(one)
+        yield from render.held_lines(one)
         yield f"  run        {one.run_id} ({one.run_state})"
         return
     yield f"{one.approval_id}  {one.description}"
@@ -222,7 +213,7 @@ def approval_lines(
     if one.resources:
         yield f"  resources  {', '.join(one.resources)}"
     yield from _params_lines(settings, one)
-    yield from whose_lines(one)
+    yield from render.whose_lines(one)
     yield f"  so far     {', '.join(one.votes) or 'nobody'}"
     yield f"  decisions  {one.assurance.as_text()}"
     yield f"  expires    {_expiry_text(one, now or datetime.now(UTC))}"
@@ -282,7 +273,7 @@ async def pending(caller: options.Onlooker, limit: options.Limit = 50) -> Reply:
     client = await caller.client()
     connection, waiting = client.connection, await client.pending(limit=limit)
     for run in waiting.silent:
-        caller.printer.warn(silent_line(run))
+        caller.printer.warn(render.silent_line(run))
     others, whole = waiting.others, not waiting.silent
     if caller.has_ledger:
         known = [view.result.run_id for view in waiting.views]
@@ -316,18 +307,18 @@ def _pending_lines(
         yield "Nothing waits for a person"
     for view in waiting.views:
         for request in view.pending:
-            yield from request_lines(connection, view.result.run_id, request)
+            yield from render.request_lines(connection, view.result.run_id, request)
             yield ""
         for held in view.held:
-            yield from held_lines(held)
+            yield from render.held_lines(held)
             yield ""
         for item in view.result.waiting_for:
             if item.kind is WaitKind.QUESTION:
-                yield from waiting_lines(connection, view.result.run_id, item)
+                yield from render.waiting_lines(connection, view.result.run_id, item)
                 yield ""
     for item in others:
         yield f"Run {item.run_id}"
-        yield from waiting_lines(connection, item.run_id or "", item)
+        yield from render.waiting_lines(connection, item.run_id or "", item)
         yield ""
 
 
@@ -336,7 +327,7 @@ def _list_approvals(connection: Connection, views: list[RunView]) -> list[Pendin
         PendingApproval(
             **request.model_dump(),
             run_id=view.result.run_id,
-            commands=commands_of(connection, view.result.run_id, request),
+            commands=render.commands_of(connection, view.result.run_id, request),
         )
         for view in views
         for request in view.pending
@@ -385,7 +376,7 @@ async def _send_vote(
 
 
 def verdict_reply(verdict: Verdict) -> Reply:
-    return Reply(verdict, f"{verdict.approval_id}: {verdict_text(verdict)}")
+    return Reply(verdict, f"{verdict.approval_id}: {render.verdict_text(verdict)}")
 
 
 async def sign(

@@ -165,8 +165,7 @@ async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
         from_history, elsewhere = [], "none from Temporal's history, which nobody can read any more"
     heads = f"the newest event's hash in the ledger's row of the run, and {elsewhere}"
     found = verify_run(events, entries, [recorded, *from_history]) or forged
-    report = _report_on(run_id, events, found, heads)
-    return report.model_copy(update={"forgotten": forgotten})
+    return _report_on(run_id, events, found, heads, forgotten)
 
 
 async def _audit_deleted(ledger: Ledger, tenant: str, gone: Deletion) -> AuditReport:
@@ -186,13 +185,15 @@ async def _audit_deleted(ledger: Ledger, tenant: str, gone: Deletion) -> AuditRe
 async def history_heads(connection: Connection, run_id: str) -> list[RecordedHead]:
     """Return the heads that activities have reported into Temporal's history."""
     heads: list[RecordedHead] = []
+    codec = connection.client.data_converter.payload_codec
     try:
         async for event in every_event(connection.client, run_id):
             result = event.activity_task_completed_event_attributes.result
             # Of a local activity; other markers have none.
             here = event.marker_recorded_event_attributes.details["result"]
+            payloads: Sequence[Payload] = (*result.payloads, *here.payloads)
             # What is kept elsewhere and cannot be fetched has no head that could be read.
-            for payload in await _decode_payloads(connection, (*result.payloads, *here.payloads)):
+            for payload in payloads if codec is None else await codec.decode(payloads):
                 head = head_in(payload.data)
                 if head is not None:
                     heads.append(RecordedHead(head, event.event_time.ToMilliseconds()))
@@ -201,13 +202,6 @@ async def history_heads(connection: Connection, run_id: str) -> list[RecordedHea
             return []  # Retention is over; the ledger outlives it.
         raise NotReachable(f"Temporal's history of {run_id}: {error}") from error
     return heads
-
-
-async def _decode_payloads(
-    connection: Connection, payloads: Sequence[Payload]
-) -> Sequence[Payload]:
-    codec = connection.client.data_converter.payload_codec
-    return payloads if codec is None else await codec.decode(payloads)
 
 
 def head_in(data: bytes) -> ChainHead | None:
@@ -223,8 +217,12 @@ def head_in(data: bytes) -> ChainHead | None:
         return None
 
 
-def _report_on(run_id: str, events: Sequence[Any], found: Break | None, heads: str) -> AuditReport:
-    report = AuditReport(
+def _report_on(
+    run_id: str, events: Sequence[Any], found: Break | None, heads: str, forgotten: int
+) -> AuditReport:
+    # What a broken chain leaves open, nobody can tell.
+    left = find_open_items(events if found is None else ())
+    return AuditReport(
         run_id=run_id,
         ok=found is None,
         events=len(events),
@@ -232,18 +230,12 @@ def _report_on(run_id: str, events: Sequence[Any], found: Break | None, heads: s
         first_break=None if found is None else str(found),
         unverified_approvals=unverified_approvers(events),
         head=str(events[-1]["hash"]) if events else "",
+        uncompensated=left.uncompensated,
+        in_doubt=left.in_doubt,
+        partial=left.partial,
+        open_interventions=left.interventions,
         erased=find_erasure(events),
-    )
-    if found is not None:
-        return report
-    left = find_open_items(events)
-    return report.model_copy(
-        update={
-            "uncompensated": left.uncompensated,
-            "in_doubt": left.in_doubt,
-            "partial": left.partial,
-            "open_interventions": left.interventions,
-        }
+        forgotten=forgotten,
     )
 
 

@@ -30,15 +30,7 @@ from surehand.cli.options import (
 )
 from surehand.cli.printer import Reply, Shape, Table, compact, shown_time, table_or
 from surehand.client.outcome import call_progress
-from surehand.process import VERSION
-from surehand.process.exits import (
-    ExitCode,
-    NoSuchRun,
-    NotFound,
-    NoWorker,
-    SurehandError,
-    WrongUse,
-)
+from surehand.process import VERSION, exits
 from surehand.verify import SHAPES
 from surehand.workflows.canonical_json import canonical_json
 from surehand.workflows.contracts.base import Artifact, as_artifact
@@ -93,7 +85,7 @@ async def events(
     after: Annotated[
         str | None, option("Only those behind this one, by its metadata.uid.", metavar="UID")
     ] = None,
-) -> Reply | ExitCode:
+) -> Reply | exits.ExitCode:
     """Show the events of a run, as they were chained, or of all runs, for a SIEM.
 
     Example: surehand events refund-1 --json
@@ -102,9 +94,9 @@ async def events(
     if format_ is not None:
         return await _print_lines(caller, run_id, after, follow=follow)
     if follow or after is not None:
-        raise WrongUse("--follow and --after are for --format ocsf")
+        raise exits.WrongUse("--follow and --after are for --format ocsf")
     if run_id is None:
-        raise WrongUse("name a RUN, or say --format ocsf for all of them")
+        raise exits.WrongUse("name a RUN, or say --format ocsf for all of them")
     rows = await caller.do_transaction(reads.events_of, run_id)
     return rows_reply(run_id, _EVENT_COLUMNS, rows, "No events")
 
@@ -116,12 +108,12 @@ _PAUSE: Final = 1.0
 
 async def _print_lines(
     caller: Caller, run_id: str | None, after: str | None, *, follow: bool
-) -> ExitCode:
+) -> exits.ExitCode:
     """Print events in their order, each once: whoever has a line goes on behind it."""
     try:
         position = None if after is None else reads.Position.parse(after)
     except ValueError as error:
-        raise WrongUse(f"--after: {error}") from error
+        raise exits.WrongUse(f"--after: {error}") from error
     cut, until = None, None
     async with ledger_of(read_settings()) as ledger:
         while True:
@@ -132,7 +124,7 @@ async def _print_lines(
                 )
             except reads.ClockSetBack as error:
                 where = f"; go on with an earlier --after than {position}" if position else ""
-                raise SurehandError(f"{error}{where}", code=ExitCode.BROKEN) from error
+                raise exits.SurehandError(f"{error}{where}", code=exits.ExitCode.BROKEN) from error
             for row in rows:
                 position = reads.Position(row["at_ms"], row["run_id"], row["seq"])
                 line = as_ocsf(caller.tenant, str(position), row)
@@ -141,7 +133,7 @@ async def _print_lines(
             until = until or next_.at_ms + reads.CLOCK_SET_BACK_MS
             if len(rows) < _AT_ONCE:
                 if not follow and cut is not None and cut.at_ms >= until and next_ is not cut:
-                    return ExitCode.DONE
+                    return exits.ExitCode.DONE
                 await asyncio.sleep(_PAUSE)
             cut = next_
 
@@ -261,7 +253,7 @@ async def artifacts(
     artifact: Annotated[
         str | None, argument("ARTIFACT", "Only this one, by its id or sha256.")
     ] = None,
-) -> Reply | ExitCode:
+) -> Reply | exits.ExitCode:
     """List a run's stored values, or write one of them to stdout.
 
     These are values over 8 KiB, and files that tools have written part by part.
@@ -278,11 +270,11 @@ async def artifacts(
         wanted = artifact.removeprefix("sha256:")
         found = next((r for r in rows if wanted in (r["artifact_id"], r["sha256"])), None)
         if found is None:
-            raise NotFound(f"run {run_id} has no artifact {artifact!r}")
+            raise exits.NotFound(f"run {run_id} has no artifact {artifact!r}")
         store, reference = open_artifacts(settings, ledger), Artifact.model_validate(found)
         content = await store.read_bytes(caller.tenant, run_id, reference)
     sys.stdout.buffer.write(content)
-    return ExitCode.DONE
+    return exits.ExitCode.DONE
 
 
 #: A checkpoint holds references, not values: one that is larger than this is a mistake.
@@ -318,12 +310,12 @@ async def checkpoint(
         document = await (
             _read_live(caller, run_id) if at is None else _read_past(caller, run_id, at)
         )
-    except NoWorker as error:
+    except exits.NoWorker as error:
         if save is not None or not caller.has_ledger:
             raise
         try:
             known = await _read_past(caller, run_id, None)
-        except NoSuchRun:
+        except exits.NoSuchRun:
             raise error from None
         caller.printer.warn(f"{error}; this is what the ledger knows")
         return replace(_document_reply(known), code=error.code)
@@ -336,11 +328,11 @@ def _refuse_both(at: int | None, save: str | None, named: str | None, list_: boo
     chosen = [("--save", save is not None), ("--named", named is not None), ("--list", list_)]
     given = [option for option, there in chosen if there]
     if len(given) > 1:
-        raise WrongUse(f"{' and '.join(given)} do not go together: one at a time")
+        raise exits.WrongUse(f"{' and '.join(given)} do not go together: one at a time")
     if at is not None and given not in ([], ["--save"]):
-        raise WrongUse(f"--at does not go with {given[0]}")
+        raise exits.WrongUse(f"--at does not go with {given[0]}")
     if save is not None and not re.fullmatch(NAME_FORM, save):
-        raise WrongUse(f"--save {save!r}: a name is 1 to 64 letters, digits, '_', '.' or '-'")
+        raise exits.WrongUse(f"--save {save!r}: a name is 1 to 64 letters, digits, '_', '.' or '-'")
 
 
 def _document_reply(document: dict[str, Any]) -> Reply:
@@ -372,7 +364,7 @@ async def _save_document(caller: Caller, run_id: str, name: str, document: dict[
     document = {**document, "ttl": lasts}
     size = len(canonical_json(document))
     if size > LARGEST_CHECKPOINT:
-        raise WrongUse(
+        raise exits.WrongUse(
             f"the checkpoint of run {run_id}: {size} bytes, {LARGEST_CHECKPOINT} at most"
         )
     # It must not hold up the run's own work for longer.

@@ -348,7 +348,7 @@ def check(
     checked = PlanChecked(
         file=plan,
         plan=parsed.name,
-        steps=_count_steps(parsed),
+        steps=sum(len(one.steps) for _, one in _plans_inside(parsed)),
         tools_checked=tools is not None,
         not_checked=not_checked,
         warnings=warnings_of(toolbox, tools_in(parsed)),
@@ -362,13 +362,8 @@ def check(
 
 
 def tools_in(plan: Plan) -> Iterator[str]:
-    for step in plan.steps:
-        if step.plan is not None:
-            yield from tools_in(step.plan)
-        yield step.tool
-        if step.fallback is not None:
-            yield step.fallback.tool
-
-
-def _count_steps(plan: Plan) -> int:
-    return sum(1 + (_count_steps(step.plan) if step.plan else 0) for step in plan.steps)
+    for _, one in _plans_inside(plan):
+        for step in one.steps:
+            yield step.tool
+            if step.fallback is not None:
+                yield step.fallback.tool

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import takewhile
 from typing import Any, Final, NamedTuple, TypeVar
-from urllib.parse import urlencode
 
 from pydantic import JsonValue
 from starlette.requests import Request
@@ -37,7 +36,7 @@ from surehand.activities.ledger.halts import Halt, list_under_way
 from surehand.activities.ledger.history.run_display import OneApproval
 from surehand.activities.ledger.people.principals import Key, Principal
 from surehand.activities.ledger.runs.deletion import keep_run
-from surehand.cli.approvals_server.pages import as_text, iso, page, rough_left, time_left
+from surehand.cli.approvals_server.pages import as_text, iso, link_more, page, rough_left, time_left
 from surehand.cli.approvals_server.sign_in import digest_of
 from surehand.client.messages import LONGEST_APPROVAL_ID
 from surehand.process.exits import WrongUse
@@ -398,12 +397,9 @@ def describe_halt(tx: Transaction, halt: Halt, lifting: Lifting) -> dict[str, An
 
 async def show_own_decisions(ledger: Ledger, tenant: str, request: Request, me: str) -> Response:
     """Return a page of one's own decisions, the newest ones first; nobody sees another's."""
-    after = _begins_at(request.query_params.get("before"), _LONGEST_DECISION_ID, Moment)
+    after = _begins_at(request.query_params.get("after"), _LONGEST_DECISION_ID, Moment)
     found = await ledger.transact(tenant, list_own_decisions, me, most=ON_A_PAGE, after=after)
-    more = None
-    if found.more is not None:
-        more = f"/mine?{urlencode({'before': f'{found.more.at_ms}:{found.more.decision_id}'})}"
-    lines = [_describe_decision(row) for row in found.rows]
+    lines, more = [_describe_decision(row) for row in found.rows], link_more("/mine", found.more)
     return page("mine", me=me, lines=lines, more=more, later=after is not None)
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -88,6 +88,15 @@ def error(request: Request, status: int, reason: str, me: str | None = None) -> 
     if request.method != "GET" or request.url.path.endswith(".json"):
         return JSONResponse({"error": reason}, status_code=status)
     return page("error", status=status, me=me, reason=reason)
+
+
+def link_more(path: str, more: tuple[object, object] | None, **query: str) -> str | None:
+    """Return where a list goes on, which is behind this place; ``None``: it does not."""
+    return (
+        None
+        if more is None
+        else f"{path}?{urlencode({**query, 'after': ':'.join(map(str, more))})}"
+    )
 
 
 def static_files() -> Mapping[str, tuple[bytes, str]]:

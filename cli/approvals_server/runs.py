@@ -23,7 +23,7 @@ from surehand.activities.ledger.history.run_display import Doubt
 from surehand.activities.ledger.people.principals import Key, Principal
 from surehand.activities.tools.call_reports import LARGEST_ARTIFACT
 from surehand.cli.approvals_server.approvals import ON_A_PAGE, own_keys
-from surehand.cli.approvals_server.pages import as_text, error, iso, page, utc
+from surehand.cli.approvals_server.pages import as_text, error, iso, link_more, page, utc
 from surehand.client.client import others_of
 from surehand.client.messages import find_run_id
 from surehand.process.exits import NoSuchRun, WrongUse
@@ -271,10 +271,7 @@ async def show_artifacts(ledger: Ledger, tenant: str, request: Request, me: str)
     run_id = find_run_id(tenant, request.query_params.get("id", ""))
     after = _parse_shelf(request.query_params.get("after"))
     found = await ledger.transact(tenant, artifact_page, run_id, most=ON_A_PAGE, after=after)
-    more = None
-    if found.more is not None:
-        where = f"{found.more.sha256}:{found.more.step_id}"
-        more = f"/artifacts?{urlencode({'id': run_id, 'after': where})}"
+    more = link_more("/artifacts", found.more, id=run_id)
     lines = [_describe_artifact(run_id, row) for row in found.rows]
     return page("artifacts", me=me, run_id=run_id, lines=lines, more=more)
 
@@ -344,7 +341,7 @@ def _describe_artifact(run_id: str, row: Mapping[str, Any]) -> dict[str, Any]:
 def _parse_shelf(text: str | None) -> Shelf | None:
     if text is None:
         return None
-    sha256, _, step_id = text.partition(":")
+    step_id, _, sha256 = text.partition(":")
     if not _SHA256.fullmatch(sha256) or not 0 < len(step_id) <= _LONGEST_ID or "\0" in step_id:
         raise WrongUse("there is no such page of artifacts")
     return Shelf(step_id, sha256)

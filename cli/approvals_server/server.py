@@ -43,6 +43,7 @@ from surehand.activities.ledger.history.run_display import (
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import Key, Principal
 from surehand.activities.run_keys import Hashes
+from surehand.cli.approvals_server import runs
 from surehand.cli.approvals_server.approvals import (
     ON_A_PAGE,
     PagePart,
@@ -54,16 +55,14 @@ from surehand.cli.approvals_server.approvals import (
     own_keys,
     show_own_decisions,
 )
-from surehand.cli.approvals_server.pages import Followers, Headers, Look, error, page, static_files
-from surehand.cli.approvals_server.runs import (
-    WAITING_STATES,
-    OpenStore,
-    hand_out,
-    question_lines,
-    run_document,
-    show_artifacts,
-    silent_line,
-    story,
+from surehand.cli.approvals_server.pages import (
+    Followers,
+    Headers,
+    Look,
+    error,
+    link_more,
+    page,
+    static_files,
 )
 from surehand.cli.approvals_server.sign_in import LASTS, BadLink, Links, SignIns
 from surehand.cli.halt_calls import vote_and_lift
@@ -124,7 +123,7 @@ class ApprovalsServer:
     schema_of: SchemaOf
     oidc: OidcSignIn | None = None
     chat: ChatVotes | None = None
-    artifacts: OpenStore | None = None
+    artifacts: runs.OpenStore | None = None
     read_lifting: Callable[[], Lifting] = Lifting
 
     def __post_init__(self) -> None:
@@ -157,7 +156,7 @@ class ApprovalsServer:
             Route("/follow/list", self._signed_in_only(self._follow_list)),
             Route("/follow/approval", self._signed_in_only(self._follow_approval)),
             Route("/mine", self._signed_in_only(partial(show_own_decisions, *here))),
-            Route("/artifacts", self._signed_in_only(partial(show_artifacts, *here))),
+            Route("/artifacts", self._signed_in_only(partial(runs.show_artifacts, *here))),
             Route("/artifact", self._signed_in_only(self._hand_out_artifact)),
             Route("/keys", self._signed_in_only(self._keys_page)),
             Route("/decide", self._signed_in_only(self._take_decision), methods=["POST"]),
@@ -262,10 +261,6 @@ class ApprovalsServer:
             return found, lines, tools, elsewhere
 
         found, lines, tools, elsewhere = await self.ledger.transact(self.tenant, look)
-        more = None
-        if found.more is not None:
-            where = f"{found.more.expires_ms}:{found.more.approval_id}"
-            more = f"/?{urlencode({**part.query(), 'after': where})}"
         return page(
             "list",
             me=me,
@@ -274,7 +269,7 @@ class ApprovalsServer:
             most=ON_A_PAGE,
             tools=sorted({*tools, *([part.tool] if part.tool else [])}),
             part=part,
-            more=more,
+            more=link_more("/", found.more, **part.query()),
             first=None if part.after is None else f"/?{urlencode(part.query())}",
             follow=f"/follow/list?{request.url.query}",
         )
@@ -404,17 +399,17 @@ class ApprovalsServer:
     async def _story_document(self, request: Request, me: str) -> Response:
         run_id = find_run_id(self.tenant, request.query_params.get("run", ""))
         view = await (await self._connect_once()).connection.view(run_id, ONE_OF_MANY)
-        return JSONResponse(story(view))
+        return JSONResponse(runs.story(view))
 
     async def _others_page(self, request: Request, me: str) -> Response:
         """Return the runs that wait for people in another way: they ask, doubt, or are paused."""
-        states = ", ".join(f"'{state}'" for state in WAITING_STATES)
+        states = ", ".join(f"'{state}'" for state in runs.WAITING_STATES)
         condition = f"{RUN_STATE.name} IN ({states}) AND ExecutionStatus = 'Running'"
         connection = (await self._connect_once()).connection
         found = [run async for run in connection.listed(condition, _MOST_ASKED)]
         looked = await look_at_runs(connection, found)
-        lines = [line for view in looked.views for line in question_lines(view)]
-        lines += [silent_line(one.run_id, one.state) for one in looked.silent]
+        lines = [line for view in looked.views for line in runs.question_lines(view)]
+        lines += [runs.silent_line(one.run_id, one.state) for one in looked.silent]
         return page("others", me=me, lines=lines, most=_MOST_ASKED)
 
     async def _run_page(self, request: Request, me: str) -> Response:
@@ -434,7 +429,7 @@ class ApprovalsServer:
 
         known = await self.ledger.transact(self.tenant, look)
         # In a thread: to lay out a large plan takes a while.
-        told = await asyncio.to_thread(run_document, view, *known, tenant=self.tenant)
+        told = await asyncio.to_thread(runs.run_document, view, *known, tenant=self.tenant)
         return JSONResponse(told)
 
     async def _undo_document(self, request: Request, me: str) -> Response:
@@ -457,7 +452,7 @@ class ApprovalsServer:
             await self._secret_reads.record_artifact(run_id, step_id, me, cookie)
 
         where = (self.ledger, self.artifacts, self.tenant)
-        return await hand_out(*where, request, me, record=record)
+        return await runs.hand_out(*where, request, me, record=record)
 
     # What is handed on. Each signature is of the approver's key, which this process does not have:
     # whatever is altered on the way counts for nothing. Who is signed in is compared only to say

@@ -56,10 +56,10 @@ NO_PAGE: Final = "no such page of artifacts"
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        *((f"/mine?before={one}", NO_PART) for one in ("x", "1:", ":x", "1:%00", "9" * 30 + ":x")),
-        (f"/mine?before=1:{'x' * 500}", NO_PART),
-        *((f"/artifacts?id={RUN}&after={one}", NO_PAGE) for one in ("x", "a" * 64 + ":", "a:b")),
-        (f"/artifacts?id={RUN}&after={'a' * 64}:%00", NO_PAGE),
+        *((f"/mine?after={one}", NO_PART) for one in ("x", "1:", ":x", "1:%00", "9" * 30 + ":x")),
+        (f"/mine?after=1:{'x' * 500}", NO_PART),
+        *((f"/artifacts?id={RUN}&after={one}", NO_PAGE) for one in ("x", ":" + "a" * 64, "a:b")),
+        (f"/artifacts?id={RUN}&after=%00:{'a' * 64}", NO_PAGE),
     ],
 )
 async def test_what_no_page_is_for_is_one_line(site: Site, path: str, said: str) -> None:
