@@ -260,9 +260,7 @@ def _expiry_text(one: ShownApproval, now: datetime) -> str:
 
 
 Approval = Annotated[str, argument("APPROVAL_ID", "As `pending` shows it: RUN/STEP/NUMBER.")]
-Hash = Annotated[
-    str, option("The hash of the params you saw, as `show RUN` shows it.", "--params-hash")
-]
+Hash = Annotated[str, option("The hash of the params you saw, as `show RUN` shows it.")]
 
 
 async def pending(caller: options.Onlooker, limit: options.Limit = 50) -> Reply:

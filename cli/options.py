@@ -242,8 +242,7 @@ Changes = Annotated[
     option("Change the plan, e.g. input.order_id=order-7.", "--set", metavar="PATH=VALUE"),
 ]
 Wait = Annotated[
-    bool,
-    flag("Stay until it ends or, without a terminal, needs a human; the exit code says how."),
+    bool, flag("Stay until it ends or, without a terminal, needs a human; the exit code says how.")
 ]
 Leave = Annotated[
     bool, flag("If no worker answers, leave it with the server: it counts once one does.")
@@ -257,12 +256,8 @@ _SHARED: Final[dict[str, Any]] = {
     "user": Annotated[
         str | None, option("Who you are; default SUREHAND_USER, else the login name.", "--as")
     ],
-    "key": Annotated[
-        Path | None, option("Your private key, to sign with; default SUREHAND_KEY.", "--key")
-    ],
-    "tenant": Annotated[
-        str | None, option("Tenant to act in; default SUREHAND_TENANT.", "--tenant")
-    ],
+    "key": Annotated[Path | None, option("Your private key, to sign with; default SUREHAND_KEY.")],
+    "tenant": Annotated[str | None, option("Tenant to act in; default SUREHAND_TENANT.")],
     "ui_url": Annotated[
         str | None, option("Address of the Web UI; default TEMPORAL_UI_URL.", "--ui")
     ],

@@ -171,16 +171,12 @@ def _reply_changed(
 
 
 Name = Annotated[str, argument("NAME", "As they name themselves with --as.")]
-Roles = Annotated[list[str] | None, option("What policies ask for.", "--role", metavar="ROLE")]
-Permissions = Annotated[
-    list[str] | None, option("What tools need.", "--permission", metavar="PERMISSION")
-]
+Roles = Annotated[list[str] | None, option("What policies ask for.", metavar="ROLE")]
+Permissions = Annotated[list[str] | None, option("What tools need.", metavar="PERMISSION")]
 PublicKeyFile = Annotated[
     Path | None,
     option(
-        "A public key of theirs: PEM, JWK, or a passkey's file; - is stdin.",
-        "--key",
-        metavar="FILE.pub",
+        "A public key of theirs: PEM, JWK, or a passkey's file; - is stdin.", metavar="FILE.pub"
     ),
 ]
 
