@@ -52,8 +52,6 @@ class DemoEnvironment:
     """Everything that runs, and the variables by which a worker finds it."""
 
     folder: Path
-    database_url: str
-    shop_url: str
     web_ui: str
     variables: dict[str, str]
 
@@ -66,7 +64,7 @@ class DemoEnvironment:
     def shop_counts(self) -> dict[str, int]:
         # No proxy: the shop is on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{self.shop_url}/admin/counts", timeout=10) as response:
+        with opener.open(f"{self.variables['SHOP_URL']}/admin/counts", timeout=10) as response:
             counts: dict[str, int] = json.load(response)
         return counts
 
@@ -93,10 +91,12 @@ def set_up(say: Callable[[str], None]) -> Iterator[DemoEnvironment]:
 
 def _start_all(folder: Path, running: ExitStack, say: Callable[[str], None]) -> DemoEnvironment:
     cli = find_cli(log=say)
-    database_url = f"sqlite:///{folder / 'ledger.db'}"
     # The folder is also where they run, so that no .env of the user's is read.
     environment = clean_environment(
-        {"SUREHAND_DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)}
+        {
+            "SUREHAND_DATABASE_URL": f"sqlite:///{folder / 'ledger.db'}",
+            "PYTHONPATH": str(ROOT),
+        }
     )
     say("Starting the example shop, a ledger (SQLite) and an embedded Temporal server")
     serve = python("surehand.examples.shop", "--port", "0", "--db", str(folder / "shop.db"))
@@ -111,8 +111,6 @@ def _start_all(folder: Path, running: ExitStack, say: Callable[[str], None]) -> 
     migration.wait_done()
     return DemoEnvironment(
         folder=folder,
-        database_url=database_url,
-        shop_url=shop_url,
         web_ui=server.ui_url or "",
         variables=environment
         | {
@@ -239,7 +237,8 @@ class DemoScript:
         from surehand.activities.ledger.core.store import open_ledger
         from surehand.activities.ledger.history.reads import effects_of
 
-        async with open_ledger(self.environment.database_url) as ledger:
+        url = self.environment.variables["SUREHAND_DATABASE_URL"]
+        async with open_ledger(url) as ledger:
             rows = await ledger.transact("default", effects_of, RUN)
         return [f"{row['tool']} {row['key']} is {row['state']}" for row in rows]
 

@@ -41,7 +41,7 @@ from surehand.client.connection import LEFT, Connection
 from surehand.client.messages import find_run_id
 from surehand.client.run import Run as ClientRun
 from surehand.process import exits
-from surehand.process.connect import Target, client_converter, connect, find_target
+from surehand.process.connect import client_converter, connect, find_target
 from surehand.process.settings import (
     JUDGED_HERE,
     PREFIX,
@@ -109,16 +109,12 @@ class Caller:
 
     async def connection(self, *, silent: bool = False) -> Connection:
         target = find_target(self.environment)
-        converter = client_converter(target, self._encryption(target))
+        has_keys = target.encrypts and self.has_ledger
+        encryption = encryption_of(read_settings(), self.opened) if has_keys else None
+        converter = client_converter(target, encryption)
         client = await connect(target, quiet=True, converter=converter)
         tell = (lambda _: None) if silent else self.printer.warn
         return Connection(client, target, self.settings, tell)
-
-    def _encryption(self, target: Target) -> Encryption | None:
-        """Return what encrypts by the keys in the ledger, where this verb can have them."""
-        if not target.encrypts or not self.has_ledger:
-            return None
-        return encryption_of(read_settings(), self.opened)
 
     async def do_transaction(
         self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **more: P.kwargs

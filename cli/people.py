@@ -552,9 +552,6 @@ def _standing_row(one: StandingShown) -> list[str]:
     ]
 
 
-Id = Annotated[str, argument("ID", "As `standing list` shows it: SA-...")]
-
-
 async def grant_standing(
     caller: options.Sender,
     tool: Annotated[str, option("The tool, as it is loaded here; later versions are not.")],
@@ -619,7 +616,10 @@ async def list_standing(caller: options.Onlooker) -> Reply:
     return Reply(StandingList(standing=standing), table)
 
 
-async def revoke_standing(caller: options.Actor, standing_id: Id) -> Reply:
+async def revoke_standing(
+    caller: options.Actor,
+    standing_id: Annotated[str, argument("ID", "As `standing list` shows it: SA-...")],
+) -> Reply:
     """Revoke a standing approval forever; calls that it approved and nobody made are asked about.
 
     Example: surehand standing revoke SA-6cc43f858fbb

@@ -224,14 +224,12 @@ async def _last_look(connection: Connection, run_id: str, watch: outcome.Watch) 
         watch.show(await connection.view(run_id, outcome.LOOK_LIMIT))
 
 
-RunOrApproval = Annotated[
-    str, argument("RUN|APPROVAL_ID", "A run's name or full id, or an approval: RUN/STEP/NUMBER.")
-]
-
-
 async def show(
     caller: Annotated[Caller, options.Shares(("tenant", "ui_url", "json_output"))],
-    run: RunOrApproval,
+    run: Annotated[
+        str,
+        argument("RUN|APPROVAL_ID", "A run's name or full id, or an approval: RUN/STEP/NUMBER."),
+    ],
     follow: Annotated[
         bool, flag("Print its timeline as it goes on, until it ends; with --json an object a line.")
     ] = False,

@@ -209,24 +209,6 @@ async def look_at_runs(connection: Connection, runs: Sequence[WorkflowExecution]
     )
 
 
-def compose_start(
-    settings: ClientSettings, *, for_user: str | None, signed_only: bool = False, **what: Any
-) -> StartRun:
-    user = settings.user if for_user is None else for_user
-    request = StartRun(tenant=settings.tenant, user=user, started_by=settings.user, **what)
-    problem = request.problem()
-    if problem is not None:
-        raise exits.WrongUse(problem)
-    if settings.key is not None:
-        return sign_start(request, read_key(settings.key), int(time.time()))
-    if signed_only:
-        raise exits.WrongUse(
-            "only signed starts count here (SUREHAND_DECISIONS=signed): name your private key"
-            " (`--key`, `key=` or SUREHAND_KEY)"
-        )
-    return request
-
-
 async def launch_run(connection: Connection, request: StartRun) -> bool:
     """Start a run; return ``False`` if the same run exists already."""
     if await _start_workflow(connection, request, WorkflowIDReusePolicy.REJECT_DUPLICATE):
@@ -463,15 +445,25 @@ class Client:
         """
         parsed = plan_from(plan, input)
         chosen = choose_run_id(self.settings.tenant, run_id or make_run_name(parsed.name))
-        request = compose_start(
-            self.settings,
-            for_user=for_user,
-            signed_only=self._signed_only,
+        settings = self.settings
+        request = StartRun(
+            tenant=settings.tenant,
+            user=settings.user if for_user is None else for_user,
+            started_by=settings.user,
             run_id=chosen,
             plan=parsed,
             durability=durability,
             linked=linked,
         )
+        if (problem := request.problem()) is not None:
+            raise exits.WrongUse(problem)
+        if settings.key is not None:
+            request = sign_start(request, read_key(settings.key), int(time.time()))
+        elif self._signed_only:
+            raise exits.WrongUse(
+                "only signed starts count here (SUREHAND_DECISIONS=signed): name your private key"
+                " (`--key`, `key=` or SUREHAND_KEY)"
+            )
         return Run(self._connection, chosen, is_new=await launch_run(self._connection, request))
 
     def run(self, run_id: str) -> Run:

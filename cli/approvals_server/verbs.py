@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
@@ -82,7 +81,9 @@ async def serve(
     from surehand.activities.ledger.people import principals
 
     settings = read_settings()
-    loaded, schema_of = _load_server(), _find_schemas(caller, settings)
+    need = "`approvals serve` needs Jinja2"
+    loaded = load_extra("surehand.cli.approvals_server.server", "approvals", need)
+    schema_of = _find_schemas(caller, settings)
     async with ledger_of(settings) as ledger:
 
         async def registered(name: str) -> bool:
@@ -187,9 +188,3 @@ def _find_schemas(caller: Caller, settings: Settings) -> Callable[[str, str], Js
         return tool.definition().params_schema if tool is not None and fits else None
 
     return schema_of
-
-
-def _load_server() -> ModuleType:
-    """Return what needs Jinja2, which an extra installs."""
-    need = "`approvals serve` needs Jinja2"
-    return load_extra("surehand.cli.approvals_server.server", "approvals", need)

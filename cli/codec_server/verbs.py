@@ -14,7 +14,6 @@ from surehand.cli.serving import parse_address, serve_app
 from surehand.process.connect import find_target
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.process.settings import KEYS, is_loopback
-from surehand.workflows.payload_codec import Store
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8081"
 
@@ -52,14 +51,10 @@ async def serve(
         if keys is None:
             raise WrongUse(f"there is nothing to decrypt with: set {KEYS}")
         artifacts = open_artifacts(settings, ledger)
-
-        def open_store() -> Store:
-            return artifacts.blobs
-
         made = CodecServer(
             tokens=known,
             keys=keys,
-            open_store=open_store,
+            open_store=lambda: artifacts.blobs,
             namespace=find_target(caller.environment).namespace,
         )
         app = made.app(origins)

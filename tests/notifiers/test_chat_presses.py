@@ -248,7 +248,7 @@ async def test_a_chat_that_is_not_set_takes_no_press_and_none_takes_a_large_one(
     new_key(key := tmp_path / "chat.pem")
     given = {"chat_key": str(key), "chat_principals": str(tmp_path / "chat.yaml")}
     settings = Settings(**{"database_url": "sqlite:///x", "teams_app_id": teams.APP_ID, **given})
-    votes = chat.chat_of(settings, "acme", pages.votes._registered)
+    votes = chat.chat_of(settings, "acme", pages.votes.registered)
     transport = httpx.ASGITransport(app=Starlette(routes=votes.routes(pages.forward)))
     async with httpx.AsyncClient(transport=transport, base_url="http://pages") as client:
         for name, code in {"slack": 404, "teams": 401}.items():
