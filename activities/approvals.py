@@ -15,13 +15,8 @@ from temporalio.exceptions import ApplicationError
 from surehand.activities.effects import prepare
 from surehand.activities.ledger.approvals import decisions as decision_rows
 from surehand.activities.ledger.approvals import requests as approval_rows
+from surehand.activities.ledger.approvals import votes
 from surehand.activities.ledger.approvals.decisions import DecisionVerdict, Edited
-from surehand.activities.ledger.approvals.votes import (
-    Voters,
-    find_requesters,
-    find_voters,
-    needs_of,
-)
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.history.run_display import show_request
 from surehand.activities.ledger.people.starts import name_starter
@@ -44,7 +39,7 @@ class _Requested:
 
     row: Mapping[str, Any]
     decided: approvals.Decision | None
-    voters: Voters
+    voters: votes.Voters
     started_by: str
     excluded: frozenset[str]
     foreign: tuple[ForeignContent, ...]
@@ -98,10 +93,10 @@ class ApprovalActivities:
                 judge_early=partial(self._judge_early, asked),
             )
             started_by = name_starter(tx, call.run_id)
-            votes = find_voters(tx, row["approval_id"])
-            excluded = find_requesters(tx, row, needs_of(row).requirements)
+            said_yes = votes.find_voters(tx, row["approval_id"])
+            excluded = votes.find_requesters(tx, row, votes.needs_of(row).requirements)
             decided = decision_rows.find_ending_decision(tx, row)
-            return _Requested(row, decided, votes, started_by, excluded, foreign)
+            return _Requested(row, decided, said_yes, started_by, excluded, foreign)
 
         try:
             found, head = await worker.ledger.record(call.tenant, call.run_id, ask)
@@ -116,7 +111,7 @@ class ApprovalActivities:
             await worker.ledger.transact(call.tenant, artifact_rows.record_artifact, *where, kept)
         view = show_request(
             row,
-            needs_of(row),
+            votes.needs_of(row),
             params=kept.value,
             description=row["description"],
             votes=found.voters.all,

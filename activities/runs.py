@@ -32,13 +32,7 @@ from surehand.activities.ledger.steps.acting import ActsElsewhere, take_over_run
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.activities.ledger.steps.foreign import foreign_content
 from surehand.activities.tools.describing import describe_plan
-from surehand.activities.worker.context import (
-    Attempt,
-    WorkerContext,
-    again,
-    stop,
-    suppress_not_found,
-)
+from surehand.activities.worker import context
 from surehand.process.json_schemas import find_schema_problem
 from surehand.process.off_loop import call_off_loop, run_in_thread
 from surehand.workflows.canonical_json import NotCanonical, canonical_json, is_too_deep
@@ -80,11 +74,11 @@ async def take_over_as_newest(ledger: Ledger, found: ActsElsewhere) -> None:
     Raises ``ApplicationError`` with ``LeaseHeld``: it is over.
     """
     newest = None
-    with suppress_not_found():
+    with context.suppress_not_found():
         newest = (await activity.client().get_workflow_handle(found.run_id).describe()).run_id
     if newest != found.mine:
         message = f"execution {found.mine} is over: another one goes on with the run"
-        raise again(ErrorType.LEASE_HELD, message) from found
+        raise context.again(ErrorType.LEASE_HELD, message) from found
     await ledger.transact(found.tenant, take_over_run, found)
 
 
@@ -97,7 +91,7 @@ async def started_in(server: Client, run_id: str, execution: str) -> str | None:
     As the server has it, not as a message says: another workflow may have been given that run's id
     since it has ended. ``None``: it knows of none. Raises ``RPCError``.
     """
-    with suppress_not_found():
+    with context.suppress_not_found():
         own = await server.get_workflow_handle(run_id, run_id=execution).describe()
         if own.parent_id is not None:
             above = server.get_workflow_handle(own.parent_id, run_id=own.parent_run_id)
@@ -115,7 +109,7 @@ async def stop_child_runs(
     cancelled one would undo itself meanwhile, in another order. Raises ``RPCError``.
     """
     for run_id in run_ids:
-        with suppress_not_found():
+        with context.suppress_not_found():
             await server.get_workflow_handle(run_id).terminate(reason=_ENDED_ABOVE)
         # Afterwards: as long as the ledger has it as open, somebody comes to it again.
         await ledger.transact(tenant, run_rows.close_terminated, run_id)
@@ -145,7 +139,7 @@ def _call_function(function: Callable[[], Any]) -> Any:
 class RunActivities:
     """Opens, amends, steers and closes a run, looks at its child runs, and gives it values."""
 
-    def __init__(self, worker: WorkerContext) -> None:
+    def __init__(self, worker: context.WorkerContext) -> None:
         self._worker = worker
 
     @activity.defn(name="open_run")
@@ -157,7 +151,7 @@ class RunActivities:
             described = await asyncio.to_thread(describe_plan, self._worker.toolbox, request.plan)
         if described.problems:
             problems = [problem.model_dump() for problem in described.problems]
-            raise stop(ErrorType.PLAN_INVALID, in_words(described.problems), problems)
+            raise context.stop(ErrorType.PLAN_INVALID, in_words(described.problems), problems)
         ledger, execution = self._worker.ledger, execution_of(request.run_id)
         above: str | None = None
         if assurance is Assurance.SIGNED and request.parent is not None:
@@ -181,18 +175,18 @@ class RunActivities:
         try:
             return await as_newest(ledger, record)
         except run_rows.RunIdTaken as error:
-            raise stop(ErrorType.RUN_ID_TAKEN, str(error)) from error
+            raise context.stop(ErrorType.RUN_ID_TAKEN, str(error)) from error
         except TakesOverUndone as error:
-            raise stop(ErrorType.PLAN_INVALID, str(error)) from error
+            raise context.stop(ErrorType.PLAN_INVALID, str(error)) from error
         except QuotaUsedUp as used_up:
             wait = used_up.found.wait
             self._worker.metrics.over_quota(wait.quota, used_up.found.over)
             message = f"run {request.run_id} is not started: over the tenant's quota, {wait.text}"
-            raise stop(ErrorType.QUOTA_EXCEEDED, message) from used_up
+            raise context.stop(ErrorType.QUOTA_EXCEEDED, message) from used_up
         except StartRefused as error:
             log.warning("run.refused", user=request.user, reason=str(error))
             message = f"run {request.run_id} is not started: {error}"
-            raise stop(ErrorType.START_REFUSED, message) from error
+            raise context.stop(ErrorType.START_REFUSED, message) from error
 
     @activity.defn(name="admit_run")
     async def admit_run(self, asked: base.OfRun) -> base.RunAdmitted:
@@ -303,7 +297,7 @@ class RunActivities:
             asked.run_id,
             step_rows.record_refused_step,
             asked,
-            Attempt.current().activity_key,
+            context.Attempt.current().activity_key,
         )
         return base.Recorded(head=head)
 
@@ -330,7 +324,7 @@ class RunActivities:
         if wrong is not None:
             # Code or a model has written it: no answer would ever be one.
             text = f"it cannot be asked: the answer's schema: {wrong}"
-            raise stop(ErrorType.INVALID_PARAMS, text)
+            raise context.stop(ErrorType.INVALID_PARAMS, text)
         left, head = await self._worker.ledger.record(
             asked.tenant, asked.run_id, steering.record_interrupt, asked
         )
@@ -420,5 +414,5 @@ class RunActivities:
             reader = activity.info().workflow_id or ""
             value = await self._worker.artifacts.read(asked.tenant, reader, asked.artifact)
         except ArtifactUnavailable as error:
-            raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error)) from error
+            raise context.again(ErrorType.ARTIFACT_UNAVAILABLE, str(error)) from error
         return base.ArtifactRead(value=value)

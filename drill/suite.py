@@ -22,18 +22,8 @@ from surehand.activities.ledger.history.audit import verify_run
 from surehand.client.client import launch_run
 from surehand.client.connection import ENDS, Connection
 from surehand.client.outcome import run_result
-from surehand.drill import judge, report
+from surehand.drill import judge, people, report
 from surehand.drill.environment import Environment, Workers
-from surehand.drill.people import (
-    ACTOR,
-    PATIENCE,
-    CaseLedger,
-    Disturber,
-    People,
-    Place,
-    decode,
-    read_calls,
-)
 from surehand.drill.request import HELD, Context, Disturbance, DrillRequest, change_plan
 from surehand.process.connect import connect, find_target
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
@@ -317,7 +307,7 @@ class Case:
             durability=told.mode if told and not waits else Durability.SYNC,
         )
         is_own, described = environment.database is None, self._observer.described
-        self._ledger = CaseLedger(database_url, settings.tenant, is_own, described)
+        self._ledger = people.CaseLedger(database_url, settings.tenant, is_own, described)
         await self._ledger.grant(settings.user, "permission", self._permissions)
         self._context = Context(self._run_id, plan.input, database_url)
         killed = told is not None and told.killed_at is not None and not self._operation
@@ -334,12 +324,14 @@ class Case:
             # With a kill two, so that another one stands by; an operator sees to the next one.
             await workers.start(2 if killed else 1)
             await launch_run(self._connection, start)
-            people = People(self._connection, self._run_id, self._ledger)
+            attendants = people.People(self._connection, self._run_id, self._ledger)
             if told:
                 own = (self._connection, self._run_id, self._ledger)
-                people = Disturber(*own, disturbance=told, played=played, workers=workers)
+                attendants = people.Disturber(
+                    *own, disturbance=told, played=played, workers=workers
+                )
             try:
-                await self._wait_until_settled(people, workers)
+                await self._wait_until_settled(attendants, workers)
                 await workers.thaw_frozen()
             finally:
                 if played.result is None or played.question:
@@ -374,10 +366,10 @@ class Case:
             )
         return fresh
 
-    async def _wait_until_settled(self, people: People, workers: Workers) -> None:
+    async def _wait_until_settled(self, attendants: people.People, workers: Workers) -> None:
         """Return when the run has ended, needs a human, or is out of time."""
         observing = asyncio.create_task(self._observer.watch_until_end())
-        attending = asyncio.create_task(self._attend_run(people))
+        attending = asyncio.create_task(self._attend_run(attendants))
         watching = asyncio.create_task(workers.watch_deaths())
         parts = {observing, attending, watching}
         if self._operation is report.Operation.TERMINATE:
@@ -402,11 +394,11 @@ class Case:
                 one.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _attend_run(self, people: People) -> None:
+    async def _attend_run(self, attendants: people.People) -> None:
         """Disturb the run, if that is what the case does, and deal with all that waits."""
-        await people.disturb_run()
+        await attendants.disturb_run()
         if self._operation is not report.Operation.TERMINATE:
-            view, question = await people.attend_until_stuck()
+            view, question = await attendants.attend_until_stuck()
             self.played.result, self.played.question = view.result, question
 
     async def look_at_world(self) -> None:
@@ -438,7 +430,7 @@ class Case:
         """Take down what the ledger says in the end of the run and its child runs."""
         played, tenant = self.played, self._connection.settings.tenant
         tree, audit = judge.RunTree(self._run_id), "never opened"
-        async with open_ledger(self._context.database_url, patience=PATIENCE) as ledger:
+        async with open_ledger(self._context.database_url, patience=people.PATIENCE) as ledger:
             with contextlib.suppress(RunNotFound):
                 played.entries = await ledger.transact(tenant, reads.effects_of, self._run_id)
                 audit = "holds"
@@ -450,7 +442,7 @@ class Case:
                         calls = [row for row in evidence.steps if row["attempt"] > 0]
                         played.called = {row["step_id"]: row["tool"] for row in calls}
                         played.turns_recorded = judge.count_recorded_turns(evidence)
-                    found, stories = judge.tally_calls(evidence, ACTOR)
+                    found, stories = judge.tally_calls(evidence, people.ACTOR)
                     played.tally = report.add_tallies(played.tally, found)
                     played.violations += stories
                     events, rows, head = await ledger.transact(tenant, reads.chain_of, run_id)
@@ -488,7 +480,7 @@ class RunObserver:
     described: dict[str, ToolSpec] = field(default_factory=dict)
     """By name, those that the run was told of after its start, as code and agents ask."""
     _scheduled: dict[int, HistoryEvent] = field(default_factory=dict)
-    _outcomes: list[tuple[list[Place], float]] = field(default_factory=list)
+    _outcomes: list[tuple[list[people.Place], float]] = field(default_factory=list)
 
     async def watch_until_end(self) -> None:
         """Read the history, which needs no worker, and return at the end of the run.
@@ -505,7 +497,7 @@ class RunObserver:
                     if event.event_type in ENDS:
                         break
 
-    def find_recovery(self, place: Place, died_at: float) -> float | None:
+    def find_recovery(self, place: people.Place, died_at: float) -> float | None:
         """Return when the first outcome of a call arrived after a death."""
         # What a batch returns is not the outcome of one call.
         after = (at for where, at in self._outcomes if where == [place] and at > died_at)
@@ -524,6 +516,6 @@ class RunObserver:
             return
         called = scheduled.activity_task_scheduled_event_attributes.activity_type.name
         if called == DESCRIBE_TOOLS.name and not failed:
-            told = await decode(client, ended.result.payloads, ToolsDescribed)
+            told = await people.decode(client, ended.result.payloads, ToolsDescribed)
             self.described.update(told.tools)
-        self._outcomes.append((await read_calls(client, scheduled), seen_at))
+        self._outcomes.append((await people.read_calls(client, scheduled), seen_at))
