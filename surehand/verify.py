@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 import re
+import signal
 import sys
 import unicodedata
 from argparse import ArgumentParser
@@ -1263,7 +1264,7 @@ def find_problems(receipt: Mapping[str, Any], trusted: Collection[str] = ()) -> 
             found.append(Break(0, str(error)))
         except _NO_FORM:
             found.append(Break(0, FORMLESS))
-    return found
+    return list(dict.fromkeys(found))  # The signature's head is looked for in the same chain.
 
 
 def _judge_chain(receipt: Mapping[str, Any]) -> Iterator[Break]:
@@ -1315,7 +1316,7 @@ def describe_receipt(receipt: Mapping[str, Any], trusted: Collection[str]) -> It
     events, kid = receipt["events"], kid_of(receipt["signer"])
     claims = read_signature(receipt, ())
     yield f"Receipt of run {receipt['run_id']}, tenant {receipt['tenant']}: RIGHT."
-    yield f"Signed by {claims['sub']} on {shown_time(claims['iat'])} with key {kid}."
+    yield f"Signed on {shown_time(claims['iat'])} with key {kid}."
     yield ""
     yield "Checked:"
     yield f"  {len(events)} events: none was changed, added, moved or taken away."
@@ -1333,12 +1334,10 @@ def describe_receipt(receipt: Mapping[str, Any], trusted: Collection[str]) -> It
     used |= {receipt["start"]["kid"]}
     owners = {one: key["principal"] for one, key in keys.items() if one in used}
     for one, owner in ({kid: claims["sub"]} | owners).items():
-        why = "you have named it" if one in trusted else f"so says {claims['sub']}'s signature"
+        why = "you have named it" if one in trusted else "the receipt's signature vouches for it"
         if one == kid and one not in trusted:
-            why = (
-                "NOT PROVEN, the receipt says so itself: name the key that you expect (--key FILE)"
-            )
-        yield f"  Key {one} is {owner}'s: {why}."
+            why = "NOT PROVEN, name the key that you expect (--key FILE)"
+        yield f"  Key {one}: {why}; the receipt calls its owner {owner}."
     yield ""
     yield "A receipt cannot show:"
     yield from (f"  {line}" for line in _UNKNOWN)
@@ -1439,13 +1438,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     page = "Print a page that does the same in a browser, offline."
     parser.add_argument("--page", action="store_true", help=page)
     asked = parser.parse_args(arguments)
+    if arguments is None and hasattr(signal, "SIGPIPE"):  # `| head` ends it quietly, with 141.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if asked.page is (asked.file is not None):
         parser.error("name a FILE, or --page")
     try:
         if asked.page:
             print(Path(__file__).with_suffix(".html").read_text(encoding="utf-8"), end="")
             return RIGHT
-        trusted = {read_key_file(one.read_text(encoding="utf-8")).kid: one for one in asked.key}
+        trusted = {read_key_file(one.read_text("utf-8", "replace")).kid for one in asked.key}
     except OSError as error:
         parser.error(f"{error.filename}: {error.strerror}")
     except ValueError as error:

@@ -248,7 +248,7 @@ def test_a_receipt_is_signed_and_verified_with_neither_ledger_nor_server(
     assert json.loads(printed.out)["events"] == json.loads(file.read_text())["events"]
     assert written.out == f"Receipt of run {run} written to {file}: surehand-verify {file}\n"
     code, said = judged("--key", str(tmp_path / "ana.pem.pub"))
-    assert (code, "Signed by ana on " in said, "you have named it" in said) == (0, True, True)
+    assert (code, "owner ana." in said, "you have named it" in said) == (0, True, True)
     assert "NOT PROVEN" in judged()[1]
     code, said = judged("--key", str(tmp_path / "bob.pem.pub"))
     assert (code, "which you have not named" in said) == (3, True)

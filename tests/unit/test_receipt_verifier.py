@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -35,8 +37,9 @@ def test_a_receipt_as_it_was_signed_is_right(tmp_path: Path) -> None:
     assert code == 0, said
     for line in (
         "Receipt of run acme/refund-1, tenant acme: RIGHT.",
-        f"  Key {kid(EVA)} is eva's: you have named it.",
-        f"  Key {kid(ANN)} is ann's: so says eva's signature.",
+        f"  Key {kid(EVA)}: you have named it; the receipt calls its owner eva.",
+        f"  Key {kid(ANN)}: the receipt's signature vouches for it; the receipt calls its owner"
+        " ann.",
         "  Undone in the reverse order of their commits.",
     ):
         assert line in said.splitlines(), said
@@ -52,6 +55,7 @@ def test_a_broken_receipt_is_refused_and_says_why(name: str, tmp_path: Path) -> 
 
     assert code == 3
     assert BROKEN[name].reason in said, said
+    assert len(set(said.splitlines())) == len(said.splitlines()), "each problem is told once"
 
 
 def test_a_receipt_that_a_stranger_has_signed_is_refused_if_a_key_is_named(tmp_path: Path) -> None:
@@ -166,10 +170,11 @@ def run_alone(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_the_one_file_works_where_nothing_but_cryptography_is(tmp_path: Path) -> None:
     copied = tmp_path / "stranger.py"
     shutil.copyfile(SOURCE, copied)
-    file, bad, key = (tmp_path / name for name in ("receipt", "bad", "eva.pub"))
+    file, bad, key, der = (tmp_path / name for name in ("receipt", "bad", "eva.pub", "eva.der"))
     file.write_bytes(RIGHT)
     bad.write_bytes(BROKEN["a key swapped"].content)
     key.write_text(json.dumps(jwk(EVA)))
+    der.write_bytes(b"0*0\x05\x06\x03+ep\x03!\x00\xff\xfe")
 
     right, broken = run_alone(copied, file, "--key", key), run_alone(copied, bad)
     nothing, unnamed = run_alone(copied, tmp_path / "none"), run_alone(copied)
@@ -181,6 +186,28 @@ def test_the_one_file_works_where_nothing_but_cryptography_is(tmp_path: Path) ->
     assert (nothing.returncode, "No such file" in nothing.stderr) == (2, True)
     assert unnamed.returncode == 2
     assert run_alone(copied, file, "--key", file).returncode == 2
+    binary = run_alone(copied, file, "--key", der)
+    assert binary.returncode == 2
+    assert "--key: it is neither one public key in PEM nor a JWK" in binary.stderr
+
+
+@pytest.mark.parametrize("what", ["receipt", "--page"])
+def test_a_reader_that_has_gone_ends_it_quietly(what: str, tmp_path: Path) -> None:
+    (tmp_path / "receipt").write_bytes(RIGHT)
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    ended = subprocess.run(
+        [sys.executable, SOURCE, what],
+        cwd=tmp_path,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=60,
+    )
+
+    os.close(writing)
+    # A shell makes 141 of it.
+    assert (ended.returncode, ended.stderr) == (-signal.SIGPIPE, b"")
 
 
 def test_what_is_in_a_receipt_does_not_act_on_a_terminal(
