@@ -20,14 +20,13 @@ from pydantic import (
 )
 
 from surehand.activities.expressions import problems, unknown_param
-from surehand.activities.ledger.halts import HaltPolicy
-from surehand.activities.tools.tool import Tool
+from surehand.activities.ledger.halts import HaltPolicy, LiftPolicy
 from surehand.activities.tools.toolbox import Toolbox, ToolboxError
 from surehand.process.files import BadDocument, read_document
 from surehand.workflows.contracts.approvals import PATH_FORM
 from surehand.workflows.contracts.base import Money
 from surehand.workflows.contracts.tools import Effect
-from surehand.workflows.plain_text import reasons
+from surehand.workflows.plain_text import plain, reasons, suggest_name
 from surehand.workflows.plan.policy import ApprovalPolicy, Duration, WrittenByPeople, some_time
 from surehand.workflows.plan.references import value_at
 
@@ -108,10 +107,10 @@ class Limit(WrittenByPeople):
     def _check_kind(self) -> Limit:
         if [self.most, self.after, self.run_at_most].count(None) != 2:
             raise ValueError("say one of most, after and run_at_most")
-        if self.run_at_most is not None and (self.per or self.total_of is not None):
-            raise ValueError("run_at_most: it is about runs, so without per and total_of")
-        if bool(self.within) == (self.run_at_most is not None):
-            raise ValueError("within goes with most and after, and with nothing else")
+        if self.run_at_most is not None and (self.per or self.total_of or self.within):
+            raise ValueError("run_at_most: it is about runs, so without per, total_of and within")
+        if self.run_at_most is None and not self.within:
+            raise ValueError("most and after need within: the time, such as 1d, that they are for")
         if self.after is not None and (self.total_of is not None or self.after.tool in self.tools):
             raise ValueError("after: it adds nothing up, and its tool is none of the tools")
         return self
@@ -172,11 +171,19 @@ def read_file(path: str) -> _File:
     if not path:
         return _File()
     try:
-        return _File.model_validate(read_document(Path(path)))
+        document = read_document(Path(path))
     except BadDocument as error:
         raise LimitsError(f"limits file {path}: {error}") from error
+    try:
+        return _File.model_validate(document)
     except ValidationError as error:
-        raise LimitsError(f"limits file {path}: {next(reasons(error, 'file'))}") from error
+        models = (_File, Limit, After, AskedPolicy, HaltPolicy, LiftPolicy, ApprovalPolicy)
+        reason = next(reasons(error, "file", *models))
+        match error.errors()[0]["loc"]:
+            case "limits", int(at), *_ if isinstance(document["limits"][at], dict):
+                name = document["limits"][at].get("name", "without a name")
+                reason = reason.replace(f".{at}", f".{at} ({plain(name, 60)})", 1)
+        raise LimitsError(f"limits file {path}: {reason}") from error
 
 
 def read_limits(path: str, toolbox: Toolbox) -> tuple[Limit, ...]:
@@ -186,7 +193,7 @@ def read_limits(path: str, toolbox: Toolbox) -> tuple[Limit, ...]:
         for name in limit.counted:
             ask = limit.ask if name in limit.tools else None
             paths = (*limit.per, *filter(None, [limit.total_of]))
-            problem = _find_problem(toolbox.get(name), ask, paths)
+            problem = _find_problem(name, toolbox, ask, paths)
             if problem is not None:
                 raise LimitsError(f"limits file {path}: {limit.name}: {name}: {problem}")
     return limits
@@ -196,7 +203,7 @@ def check_policy(path: str, policy: AskedPolicy, toolbox: Toolbox) -> None:
     """Make sure that a policy can be asked about its tools. Raises ``LimitsError``."""
     paths = (*policy.params, *policy.amounts)
     for name in policy.tools:
-        problem = _find_problem(toolbox.get(name), policy.ask, paths)
+        problem = _find_problem(name, toolbox, policy.ask, paths)
         if problem is not None:
             raise LimitsError(f"limits file {path}: policy: {name}: {problem}")
     if policy.tools:
@@ -210,11 +217,13 @@ def check_policy(path: str, policy: AskedPolicy, toolbox: Toolbox) -> None:
 
 
 def _find_problem(
-    tool: Tool | None, ask: ApprovalPolicy | None, paths: Iterable[str]
+    name: str, toolbox: Toolbox, ask: ApprovalPolicy | None, paths: Iterable[str]
 ) -> str | None:
     """Return why nothing can be said about a tool's effects by these params."""
+    tool = toolbox.get(name)
     if tool is None:
-        return "it is not loaded here: name its module in SUREHAND_TOOL_MODULES"
+        near = suggest_name(name, toolbox.names())
+        return f"it is not loaded here{near} (SUREHAND_TOOL_MODULES names the modules that are)"
     if tool.effect is Effect.READ:
         return "it only reads, and limits are for effects"
     if ask is not None:

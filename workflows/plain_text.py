@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 #: Unicode categories that change how text looks without being seen: control characters (escape
 #: sequences), format characters (right-to-left overrides, zero width), lone surrogates, the
@@ -68,6 +68,7 @@ def markdown(value: object, longest: int = LONGEST_TEXT) -> str:
 
 def _describe_form(pattern: str) -> str:
     # Plans load the SDK, and whoever asks a verb for its help need not wait for that.
+    from surehand.workflows.contracts.base import MONEY_FORM
     from surehand.workflows.plan.plan import ID_FORM, NAME_FORM, OBJECT_FORM, STEP_FORM
 
     forms = {
@@ -75,6 +76,7 @@ def _describe_form(pattern: str) -> str:
         STEP_FORM: "1 to 64 letters, digits, '_' or '-'",
         NAME_FORM: "1 to 64 letters, digits, '_', '.' or '-'",
         OBJECT_FORM: "module:name",
+        MONEY_FORM: 'a number such as "12.50", not negative',
     }
     return forms.get(pattern, f"of the form {pattern}")
 
@@ -170,8 +172,9 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def reasons(error: ValidationError, whole: str, fields: Iterable[str] = ()) -> Iterator[str]:
-    """Yield ``place: reason`` for each error; ``whole``: all of it, ``fields``: those there are."""
+def reasons(error: ValidationError, whole: str, *models: type[BaseModel]) -> Iterator[str]:
+    """Yield ``place: reason`` for each error; ``whole``: all of it, ``models``: with the fields."""
+    fields = [name for model in models for name in model.model_fields]
     for item in error.errors(include_url=False):
         where = ".".join(str(part) for part in item["loc"]) or whole
         near = fields if item["type"] == "extra_forbidden" else ()

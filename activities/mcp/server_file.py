@@ -196,8 +196,7 @@ def read_file(path: Path) -> Reviewed:
         raise McpFileError(f"{path} (SUREHAND_MCP): {error}") from error
     except ValidationError as error:
         models = (McpFile, McpServer, McpTool, McpLookup, McpDedupes, ApprovalPolicy)
-        fields = [name for model in models for name in model.model_fields]
-        raise McpFileError(f"{path}: {next(reasons(error, 'file', fields))}") from error
+        raise McpFileError(f"{path}: {next(reasons(error, 'file', *models))}") from error
     return Reviewed(path, parsed.servers, _definitions(pins_of(path)))
 
 

@@ -118,22 +118,31 @@ def test_a_limit_of_order_is_tried_by_who_stands_behind_what_came_before(office:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"tools": ["no.tool"]}, "refunds: no.tool: it is not loaded here"),
+        ({"tools": ["no.tool"]}, "refunds: no.tool: it is not loaded here (SUREHAND_TOOL_M"),
+        ({"tools": ["payments.refnd"]}, "did you mean 'payments.refund'? (SUREHAND_TOOL_MODULES"),
         ({"tools": ["orders.read"]}, "refunds: orders.read: it only reads"),
         ({"per": ["customer"]}, "it has no param customer; there are order_id"),
-        ({"most": "many"}, "limits.0.most: "),
-        ({"within": "0s"}, "limits.0.within: "),
-        ({"after": {"tool": "mail.send"}}, "limits.0: say one of most, after and run_at_most"),
-        ({"most": None}, "limits.0: say one of most, after and run_at_most"),
-        ({**ORDER, "after": {"tool": TOOL}}, "limits.0: after: it adds nothing up"),
+        ({"most": -5}, 'limits.0 (refunds).most: must be a number such as "12.50", not negative'),
+        ({"within": "0s"}, "limits.0 (refunds).within: "),
+        (
+            {"after": {"tool": "mail.send"}},
+            "limits.0 (refunds): say one of most, after and run_at_most",
+        ),
+        ({"name": None}, "limits.0 (None).name: must be text"),
+        ({"most": None}, "limits.0 (refunds): say one of most, after and run_at_most"),
+        ({**ORDER, "after": {"tool": TOOL}}, "limits.0 (refunds): after: it adds nothing up"),
         ({**ORDER, "after": {"tool": "orders.read"}}, "orders.read: it only reads"),
         ({**ORDER, "per": ["amount"]}, "mail.send: it has no param amount"),
-        ({"window": "1d"}, "limits.0.window: "),
-        ({**CHAIN}, "limits.0: within goes with most and after"),
-        ({**CHAIN, "per": ["order_id"]}, "limits.0: run_at_most: it is about runs"),
+        ({"withn": "1d"}, "limits.0 (refunds).withn: unknown field; did you mean 'within'?"),
+        (
+            {**ORDER, "after": {"tool": "mail.send", "by_others": True}},
+            "unknown field; did you mean 'by_other'?",
+        ),
+        ({**CHAIN}, "limits.0 (refunds): run_at_most: it is about runs, so without per, total_of"),
+        ({**CHAIN, "per": ["order_id"]}, "limits.0 (refunds): run_at_most: it is about runs"),
         (
             {"ask": {"rules": [{"when": "amount < 5", "required": False}]}},
-            "limits.0.ask: a rule cannot let pass what is over a limit",
+            "limits.0 (refunds).ask: a rule cannot let pass what is over a limit",
         ),
         (
             {"ask": {"rules": [{"when": "amounts < 5", "quorum": 2}]}},
@@ -157,4 +166,7 @@ def test_without_limits_or_calls_it_says_what_to_do(office: Office) -> None:
 @pytest.mark.parametrize("database", DATABASES[:1])
 def test_two_limits_of_one_name_and_no_file_are_one_line(office: Office) -> None:
     assert "two limits are called refunds" in office.refused("try", office.file(LIMIT, LIMIT))
+    unbound = {name: value for name, value in LIMIT.items() if name != "within"}
+    line = office.refused("try", office.file({**LIMIT, "name": "mails"}, unbound))
+    assert "limits.1 (refunds): most and after need within" in line
     assert "none.yaml" in office.refused("try", "none.yaml")

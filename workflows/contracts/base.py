@@ -244,10 +244,9 @@ def _check_money(value: str) -> str:
     return value
 
 
+MONEY_FORM: Final = r"^[0-9]+(\.[0-9]+)?$"
 #: A decimal number as text, exact to the last digit.
-Money = Annotated[
-    str, Field(max_length=40, pattern=r"^[0-9]+(\.[0-9]+)?$"), AfterValidator(_check_money)
-]
+Money = Annotated[str, Field(max_length=40, pattern=MONEY_FORM), AfterValidator(_check_money)]
 
 
 class Usage(Message):
