@@ -294,6 +294,8 @@ async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
     ]
     if chosen:
         write_pins(reviewed, chosen)
+    for name in (one.full for one in offered.tools if one.state == "gone" and not tools):
+        caller.printer.warn(f"{name}: {_STATES['gone']}")
     pinned = {one.full: str(one.digest) for one in chosen}
     lines = [f"Pinned {name}: {digest}" for name, digest in pinned.items()]
     nothing = [f"Nothing to pin: {reviewed.path} names no tool without a pin"]

@@ -220,7 +220,7 @@ def _choose_port(wanted: int, option: str = "--port") -> int:
     Looked at before the start, because the readiness check would be answered by whoever has it.
     """
     if wanted and not is_free(wanted):
-        raise DevServerFailed(
+        raise WrongUse(
             f"Port {wanted} on 127.0.0.1 is taken: stop what listens there, or name another"
             f" with {option} (0 takes a free one)"
         )
@@ -369,7 +369,7 @@ def serve(
         return 1
     except SurehandError as error:
         say(str(error))
-        return 1
+        return error.code
     except KeyboardInterrupt:
         return 0
     finally:

@@ -187,7 +187,7 @@ async def test_a_killed_server_goes_on_with_its_runs_on_the_same_port(tmp_path: 
 def test_a_taken_port_is_named_with_its_option(server: DevServer, option: str) -> None:
     taken = {"port": server.port} if option == "--port" else {"ui_port": server.port}
     with pytest.raises(
-        DevServerFailed, match=rf"Port {server.port} on 127\.0\.0\.1 is taken: .* {option} "
+        WrongUse, match=rf"Port {server.port} on 127\.0\.0\.1 is taken: .* {option} "
     ):
         DevServer.start(**taken)
 
@@ -201,7 +201,7 @@ def test_the_server_takes_the_port_at_which_its_clients_will_look_for_it(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TEMPORAL_ADDRESS", f"localhost:{server.port}")
 
-    assert dev_server.serve() == 1
+    assert dev_server.serve() == ExitCode.WRONG_USE
 
     assert f"Port {server.port} on 127.0.0.1 is taken" in capsys.readouterr().err
 

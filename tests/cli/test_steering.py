@@ -85,7 +85,8 @@ def test_a_decision_for_other_params_is_refused_and_says_why(verbs: Verbs, new_r
     refused, told = verbs(*wrong), verbs(*wrong, "--json")
 
     assert (refused.code, told.code) == (2, 2)
-    assert "wrong_hash" in refused.line()
+    assert "wrong_hash" in refused.line() and f" show {run.name}`" in refused.line()
+    assert decision[-1] not in refused.line(), "nobody approves by a hash that a refusal told"
     assert Verdict.model_validate(told.document()).code == "wrong_hash"
     assert verbs.asked(run.name) == decision
 

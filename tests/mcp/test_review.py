@@ -223,7 +223,8 @@ def test_what_was_not_shown_is_not_pinned(
         return read_file(mcp_shop.file).definitions["shop.create_refund"]["description"]
 
     assert "refused: the file does not name it: say there what it does" in verb("list")[1]
-    assert verb("pin")[0] == 0
+    code, said = verb("pin")
+    assert code == 0 and "no server that answers offers it" not in said
     assert f"Nothing to pin: {mcp_shop.file} names no tool without a pin" in verb("pin")[1]
     assert "did you mean 'shop.create_refund'?" in verb("pin", "shop.create_refunds")[1]
     mcp_shop.behave(description="Refund twice.")
@@ -237,6 +238,10 @@ def test_what_was_not_shown_is_not_pinned(
     mcp_shop.behave(description="Refund twice.")
     assert verb("pin", shown)[0] == 0
     assert pinned() == "Refund twice."
+    mcp_shop.say(create_refund=REFUND, refund_later=REFUND)
+    code, said = verb("pin")
+    assert (code, pinned()) == (0, "Refund twice.")
+    assert "surehand: shop.refund_later: no server that answers offers it" in said
 
 
 async def test_a_worker_waits_for_a_silent_server_for_a_time_of_its_own(

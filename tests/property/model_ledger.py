@@ -426,6 +426,7 @@ def _as_row(row: Approval | None) -> dict[str, Any] | None:
     if row is None:
         return None
     return {
+        "run_id": row.request.approval_id.split("/")[0],
         "state": row.state.value,
         "decided_by": row.decided_by,
         "verified": False,

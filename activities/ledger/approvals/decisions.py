@@ -34,6 +34,7 @@ from surehand.activities.ledger.halts import (
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.proofs import Proof, Refusal, prove_decision
 from surehand.activities.ledger.steps.entries import Covered
+from surehand.process.program import shared_program
 from surehand.verify import fold_name
 from surehand.workflows.contracts.approvals import (
     ApprovalState,
@@ -281,8 +282,9 @@ def judge_decision(
     if row["state"] != "pending":
         return VerdictCode.NOT_WAITING, f"the request is {row['state']}"
     if decision.params_hash != row["params_hash"]:
-        decided = f"the decision is for params {decision.params_hash[:200]}"
-        return VerdictCode.WRONG_HASH, f"{decided}, asked is {row['params_hash']}"
+        decided = f"the decision is for params {decision.params_hash[:200]}, the request for others"
+        # The right hash is not told: whoever copies it from here approves unseen.
+        return VerdictCode.WRONG_HASH, f"{decided}: see `{shared_program()} show {row['run_id']}`"
     return None
 
 
