@@ -245,21 +245,19 @@ class RunActivities:
                     intervention_id=row["intervention_id"],
                     step_id=row["step_id"],
                     question=row["question"],
+                    answers=("compensated",),
                 )
                 for row in rows
             ]
         )
-
-    def _can_undo(self, name: str) -> bool:
-        tool = self._worker.toolbox.get(name)
-        return tool is not None and tool.compensate is not None
 
     @activity.defn(name="settle_intervention")
     async def settle_intervention(
         self, asked: effects.SettleIntervention
     ) -> effects.InterventionSettled:
         """Apply a human's answer to an intervention, once."""
-        answer = (asked.run_id, asked.resolution_id, asked.resolution, self._can_undo)
+        can_undo = self._worker.toolbox.can_undo
+        answer = (asked.run_id, asked.resolution_id, asked.resolution, can_undo)
         told, head = await self._worker.ledger.record(
             asked.tenant, asked.run_id, reconcile.settle_intervention, *answer
         )

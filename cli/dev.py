@@ -282,7 +282,10 @@ class _Worker:
     def stop(self) -> None:
         """End it in good order; no-op when it has ended."""
         if self._child is not None:
-            self._child.stop()
+            if self._child.running:
+                self._printer.say("Worker    is told to end, and waits for calls under way")
+            # It ends by itself, in the time that its settings give to calls.
+            self._child.stop(within=None)
             self._show_log(self._child)
             self._child = None
 

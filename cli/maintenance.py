@@ -206,6 +206,8 @@ async def unwind(
     undone = ", ".join([*report.undone, *more]) or "nothing"
     lines = [f"Run {run_id}: {'would undo' if dry_run else 'undone'} {undone}"]
     lines += [f"  not undone {left.step_id}: {left.reason}" for left in report.left]
+    if dry_run:
+        lines.append("  `unwind` takes what was stopped from outside, `cancel` what goes on")
     if report.more_left:
         lines.append(f"  and {report.more_left} more, listed by `effects`")
     asks = report.left and not dry_run

@@ -133,8 +133,8 @@ def waiting_lines(connection: Connection, run_id: str, waiting: Waiting) -> Iter
             yield f"{who} waits for its provider, and goes on by itself"
         case WaitKind.INTERVENTION:
             yield f"{who} needs a human: {waiting.question}"
-            for outcome, what in _OUTCOMES.items() if waiting.step_id else ():
-                if outcome == "undo" and not waiting.can_undo:
+            for outcome, what in _OUTCOMES.items():
+                if outcome.replace("-", "_") not in waiting.answers:
                     continue
                 yield f"  {command('resolve', waiting.id, outcome, '--run', run_id)}"
                 yield f"    {what}"

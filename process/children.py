@@ -413,8 +413,11 @@ class Child:
                 self.signal(SIGKILL)
         self.wait()
 
-    def stop(self, how: Signals = SIGTERM, within: float = STOP_S) -> int:
-        """End it in good order and return how it ended; no-op when it has."""
+    def stop(self, how: Signals = SIGTERM, within: float | None = STOP_S) -> int:
+        """End it in good order, or kill it after so many seconds (``None``: never).
+
+        Returns how it ended; no-op when it has.
+        """
         self.signal(how)
         try:
             return self.wait(within)

@@ -19,7 +19,7 @@ from surehand.activities.effects.reconcile import CannotSettle, settle_entry
 from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer, write_surely
 from surehand.activities.effects.write import EffectCall, why_refused
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
-from surehand.activities.ledger.effects import compensations, run_tree
+from surehand.activities.ledger.effects import compensations, reconcile, run_tree
 from surehand.activities.ledger.effects.compensations import (
     AskFirst,
     GivenUp,
@@ -183,8 +183,8 @@ class UndoAttempt:
                 return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, head)
             case GivenUp(reason):
                 return _report(CompensationOutcome.UNCOMPENSATED, reason, head)
-            case entries.Asked(_, intervention_id, question):
-                return _report(CompensationOutcome.HUMAN_NEEDED, question, head, intervention_id)
+            case entries.Asked():
+                return self._report_question(found, head)
             case entries.Held():
                 self._wait_for_lease(found, "an attempt is still under way")
             case entries.Doubtful(entry):
@@ -236,8 +236,8 @@ class UndoAttempt:
         match result:
             case Done():
                 return await self.run()
-            case entries.Asked(_, intervention_id, question):
-                return _report(CompensationOutcome.HUMAN_NEEDED, question, head, intervention_id)
+            case entries.Asked():
+                return self._report_question(result, head)
             case entries.Barred(reason=reason) | SaidNo(reason=reason):
                 return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, head)
             case (
@@ -304,9 +304,8 @@ class UndoAttempt:
             case Done():
                 effect.crash(CrashPoint.BEFORE_REPORT)
                 return _report(CompensationOutcome.COMPENSATED, undoing.name, effect.head)
-            case entries.Asked(_, intervention_id, question):
-                head = effect.head
-                return _report(CompensationOutcome.HUMAN_NEEDED, question, head, intervention_id)
+            case entries.Asked():
+                return self._report_question(result, effect.head)
             case entries.Barred() if not isinstance((await self._begin())[0], ToUndo):
                 # This attempt is late: a human has settled it while it was on its way.
                 return await self.run()
@@ -397,7 +396,17 @@ class UndoAttempt:
             return await self.run()
         if isinstance(found, entries.Held):
             self._wait_for_lease(found, "another attempt may be undoing it")
-        return _report(CompensationOutcome.HUMAN_NEEDED, question, head, found)
+        return self._report_question(found, head)
+
+    def _report_question(self, asked: entries.Asked, head: ChainHead | None) -> CompensationReport:
+        run_id = self.asked.within or self.asked.run_id
+        return CompensationReport(
+            outcome=CompensationOutcome.HUMAN_NEEDED,
+            reason=asked.question,
+            intervention_id=asked.intervention_id,
+            answers=reconcile.answers_to(asked, run_id, self.worker.toolbox.can_undo),
+            head=head,
+        )
 
     async def _leave(self, entry: Entry, reason: str) -> CompensationReport:
         run_id, step_id = self.asked.run_id, self.asked.step_id
@@ -421,11 +430,6 @@ class UndoAttempt:
 
 
 def _report(
-    outcome: CompensationOutcome,
-    reason: str,
-    head: ChainHead | None,
-    intervention_id: str | None = None,
+    outcome: CompensationOutcome, reason: str, head: ChainHead | None
 ) -> CompensationReport:
-    return CompensationReport(
-        outcome=outcome, reason=reason, intervention_id=intervention_id, head=head
-    )
+    return CompensationReport(outcome=outcome, reason=reason, head=head)

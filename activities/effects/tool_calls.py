@@ -19,6 +19,7 @@ from surehand.activities.effects.leases import hold_resources
 from surehand.activities.effects.read import ReadCall, input_needed
 from surehand.activities.effects.write import CallResult, EffectCall
 from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.effects import reconcile
 from surehand.activities.ledger.halts import Halted
 from surehand.activities.ledger.history.run_display import read_recovery
 from surehand.activities.ledger.quotas import OverQuota, add_spent
@@ -321,9 +322,11 @@ def _outcome_of(
             message = f"{tool.name}: run {entry.run_id} waits for a human"
             raise again(ErrorType.LEASE_HELD, message, _JOINED_PAUSE)
         case entries.Asked(entry, intervention_id, question):
+            undoes = tool.compensate is not None
             return contracts.HumanNeeded(
                 intervention_id=intervention_id,
                 question=question,
+                answers=reconcile.answers_to(result, call.run_id, lambda _: undoes),
                 attempts=attempts,
                 effect=entry.view() if is_mine(entry) else None,
             )

@@ -300,6 +300,10 @@ class Toolbox:
     def get(self, name: str) -> Tool | None:
         return self._tools.get(name)
 
+    def can_undo(self, name: str) -> bool:
+        tool = self._tools.get(name)
+        return tool is not None and tool.compensate is not None
+
     def names(self) -> list[str]:
         return sorted(self._tools)
 

@@ -85,7 +85,7 @@ def test_a_signal_line_names_only_voters(asked: ApprovalRequest, named: str) -> 
 def test_what_waits_in_a_child_run_is_answered_there_by_its_own_name() -> None:
     inside = {"step_id": "pay/order", "question": "no such order", "run_id": "p~pay"}
     failure = Waiting(kind="failure", id="order", **inside)
-    doubt = Waiting(kind="intervention", id="iv-1", **inside)
+    doubt = Waiting(kind="intervention", id="iv-1", answers=["happened"], **inside)
 
     _, resume, _ = waiting_lines(UMA, "p", failure)
     _, resolve, *_ = waiting_lines(UMA, "p", doubt)
@@ -94,18 +94,27 @@ def test_what_waits_in_a_child_run_is_answered_there_by_its_own_name() -> None:
     assert shlex.split(resolve)[2:] == ["resolve", "iv-1", "happened", "--run", "p~pay"]
 
 
-@pytest.mark.parametrize("undo", [["undo"], []], ids=["can be undone", "cannot be undone"])
-def test_what_a_human_can_say_of_a_doubt_is_a_line_each_that_can_be_pasted(undo: list[str]) -> None:
+@pytest.mark.parametrize(
+    "answers",
+    [
+        ["happened", "not-happened", "call-off", "compensated", "undo", "give-up"],
+        ["compensated", "give-up"],
+    ],
+    ids=["a call", "an undo that has failed"],
+)
+def test_what_a_human_can_say_of_a_doubt_is_a_line_each_that_can_be_pasted(
+    answers: list[str],
+) -> None:
     said = {"id": "iv-1", "step_id": "refund", "question": "Did it?"}
-    doubt = Waiting(kind="intervention", can_undo=bool(undo), **said)
+    values = [answer.replace("-", "_") for answer in answers]
+    doubt = Waiting(kind="intervention", answers=values, **said)
 
     _, *lines = waiting_lines(UMA, "refund-1", doubt)
 
     pasted = [shlex.split(line) for line in lines[::2]]
-    outcomes = ["happened", "not-happened", "call-off", "compensated", *undo, "give-up"]
     assert pasted == [
         ["python", "starter.py", "resolve", "iv-1", outcome, "--run", "refund-1"]
-        for outcome in outcomes
+        for outcome in answers
     ]
 
 
@@ -124,7 +133,8 @@ def test_what_a_human_can_say_of_a_doubt_is_a_line_each_that_can_be_pasted(undo:
     ],
 )
 def test_every_command_names_the_tenant_on_a_line_of_its_own(kind: Any) -> None:
-    waiting = Waiting(kind=kind, id="refund[0].1", step_id="refund[0]", question="Why?")
+    said = {"id": "refund[0].1", "step_id": "refund[0]", "question": "Why?"}
+    waiting = Waiting(kind=kind, answers=["happened", "give_up"], **said)
 
     lines = "\n".join(waiting_lines(connection("acme"), "acme/refund-1", waiting))
 

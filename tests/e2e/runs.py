@@ -106,6 +106,7 @@ class Run:
     async def asks_a_human(self) -> Waiting:
         """Wait until only a human can settle an effect of the run, and return the question."""
         [question] = (await self.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
+        assert question.answers
         return question
 
     async def asks(

@@ -219,6 +219,7 @@ async def test_a_failed_undo_is_put_in_front_of_a_human(stage: Stage, order_id: 
         view = await run.in_state(RunState.NEEDS_INTERVENTION)
         [question] = view.result.waiting_for
         assert (question.kind, question.step_id) == ("intervention", "restock")
+        assert set(question.answers) == {"compensated", "give_up"}
         # The rest is undone meanwhile.
         await run.until(lambda view: "compensated" in timeline(view, "refund"))
         await run.resolve(intervention_id=question.id, outcome="give_up", evidence="sold already")

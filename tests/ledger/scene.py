@@ -31,7 +31,13 @@ from surehand.activities.ledger.history.audit import first_unproven, verify_entr
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.artifacts import Kept
-from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, ClaimResult, Entry
+from surehand.activities.ledger.steps.entries import (
+    Asked,
+    Claimed,
+    ClaimRequest,
+    ClaimResult,
+    Entry,
+)
 from surehand.verify import verify_chain, verify_story
 from surehand.workflows.contracts.approvals import (
     Assurance,
@@ -246,9 +252,9 @@ class Scene:
     def asked_to_undo(self, entry: Entry, why: str = "the bank says no") -> str:
         """Ask a human about an effect whose undoing has failed; returns the intervention's id."""
         with self.tx() as tx:
-            question = compensations.ask_about_undo(tx, entry, why)
-        assert isinstance(question, str)
-        return question
+            asked = compensations.ask_about_undo(tx, entry, why)
+        assert isinstance(asked, Asked)
+        return asked.intervention_id
 
     def undone(self, entry: Entry) -> Entry:
         """Undo an effect, and return it as it stands then."""

@@ -109,11 +109,13 @@ def test_a_failed_undo_is_put_in_front_of_a_human_once_and_keeps_the_key(scene: 
     with scene.tx() as tx:
         first = compensations.ask_about_undo(tx, committed, "the bank says no")
     with scene.tx() as tx:
-        assert compensations.ask_about_undo(tx, committed, "again") == first
+        again = compensations.ask_about_undo(tx, committed, "again")
 
     original = scene.entry(committed.entry_id)
     assert original.state == "compensating"
-    assert scene.begin_undo() == entries.Asked(original, first, "the bank says no")
+    assert scene.begin_undo() == first
+    assert isinstance(first, entries.Asked) and isinstance(again, entries.Asked)
+    assert first.intervention_id == again.intervention_id
     assert len(scene.rows(interventions)) == 1
     assert len(scene.events(type_="intervention.opened")) == 1
 

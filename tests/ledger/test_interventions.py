@@ -244,8 +244,8 @@ def _asked_after_the_clock_was_set_back(scene: Scene) -> tuple[Entry, str]:
     entry = scene.entry(made.entry_id)
     with scene.tx(-timedelta(hours=1)) as tx:
         second = compensations.ask_about_undo(tx, entry, "the bank says no")
-    assert isinstance(second, str)
-    return entry, second
+    assert isinstance(second, Asked)
+    return entry, second.intervention_id
 
 
 @pytest.mark.guarantee("G4")
@@ -482,9 +482,13 @@ def test_of_an_undoing_in_doubt_a_human_is_asked_before_its_effect(scene: Scene,
     with scene.tx(LEASE_OVER) as tx:
         asked = compensations.ask_about_undo(tx, original, "refused")
 
+    assert isinstance(asked, Asked)
     [question] = scene.rows(interventions, state="open")
     about = original if how == "given up" else undo
-    assert (question["intervention_id"], question["entry_id"]) == (asked, about.entry_id)
+    assert (question["intervention_id"], question["entry_id"]) == (
+        asked.intervention_id,
+        about.entry_id,
+    )
 
 
 async def test_an_effect_undone_after_a_human_left_it_is_on_record(scene: Scene) -> None:

@@ -243,7 +243,7 @@ async def test_a_claim_after_a_lookup_locks_in_the_order_of_every_claim(scene: S
 async def test_nobody_is_asked_about_an_effect_whose_undo_begins_meanwhile(scene: Scene) -> None:
     entry = scene.committed(scene.call())
 
-    def ask() -> str | entries.Held | None:
+    def ask() -> entries.Asked | entries.Held | None:
         with scene.tx() as tx:
             return compensations.ask_about_undo(tx, entry, "refused")
 

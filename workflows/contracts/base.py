@@ -504,7 +504,7 @@ class Waiting(Message):
     value: Json = None
     """What a question is about: before a step its params, after it its output. Of a failure the
     params of the next attempt."""
-    can_undo: bool = False
-    """Of an intervention: whether it can be settled as ``undo``."""
+    answers: tuple[str, ...] = ()
+    """Of an intervention: the outcomes as which it can be settled."""
     run_id: str | None = None
     """The child run that waits, and takes what is sent; ``None``: the run itself."""

@@ -134,8 +134,8 @@ class OpenIntervention(Message):
     intervention_id: str
     step_id: str
     question: str
-    can_undo: bool = False
-    """Whether the tool of the effect says how it is undone."""
+    answers: tuple[str, ...] = ()
+    """The outcomes as which it can be settled."""
 
 
 class InterventionsFound(Message):
@@ -176,6 +176,8 @@ class CompensationReport(Message):
     outcome: CompensationOutcome
     reason: str = ""
     intervention_id: str | None = None
+    answers: tuple[str, ...] = ()
+    """The outcomes as which the intervention can be settled."""
     story: tuple[TimelineLine, ...] = ()
     """How its outcome was found out, where an attempt has died or ended without one."""
     head: ChainHead | None = None

@@ -254,6 +254,8 @@ class HumanNeeded(Message):
     kind: Literal["human_needed"] = "human_needed"
     intervention_id: str
     question: str
+    answers: tuple[str, ...] = ()
+    """The outcomes as which it can be settled."""
     attempts: int
     effect: EffectView | None = None
     """The entry that is in doubt, if this step owns it."""

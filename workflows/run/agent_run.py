@@ -25,7 +25,7 @@ from surehand.workflows.run import step_rules
 from surehand.workflows.run.child_runs import ChildRunner
 from surehand.workflows.run.compensation import Compensation
 from surehand.workflows.run.completion import Admission, Completion
-from surehand.workflows.run.deliveries import Answer, Delivery, accept
+from surehand.workflows.run.deliveries import Answer, Delivery, accept, refuse
 from surehand.workflows.run.inbox import InboxWorker, VerbHandler
 from surehand.workflows.run.questions import Approvals, Questions
 from surehand.workflows.run.run_changes import Amendment, Freshness, Pausing
@@ -278,8 +278,9 @@ class BaseRun:
     async def _take_cancel(self, cancel: CancelRun, _: Delivery) -> Answer:
         if self._data.closing:
             return accept("the run is ending already; nothing changed")
-        if self._data.cancel is not None:
-            return accept(f"{self._data.cancel.actor} has cancelled the run already")
+        if (first := self._data.cancel) is not None:
+            answer = accept if first.mode is cancel.mode else refuse
+            return answer(f"{first.actor} has cancelled the run already ({first.mode})")
         self._data.cancel = cancel
         return accept(f"the run is being cancelled ({cancel.mode})")
 

@@ -255,7 +255,10 @@ class Compensation(RunPart):
         if report.outcome is effects.CompensationOutcome.HUMAN_NEEDED:
             assert report.intervention_id is not None
             return effects.OpenIntervention(
-                intervention_id=report.intervention_id, step_id=step_id, question=report.reason
+                intervention_id=report.intervention_id,
+                step_id=step_id,
+                question=report.reason,
+                answers=report.answers,
             )
         known = self._data.effects.get(effect.entry_id)
         if report.outcome is effects.CompensationOutcome.UNCOMPENSATED:

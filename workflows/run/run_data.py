@@ -403,7 +403,7 @@ class RunData(Record):
                     id=doubt.intervention_id,
                     step_id=doubt.step_id,
                     question=doubt.question,
-                    can_undo=doubt.can_undo,
+                    answers=doubt.answers,
                 )
                 for doubt in self.interventions.values()
             ),

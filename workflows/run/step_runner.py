@@ -370,8 +370,7 @@ class StepRunner(RunPart):
             intervention_id=id_,
             step_id=step.id,
             question=outcome.question,
-            # The effect of another step, or of another run, is its owner's to undo.
-            can_undo=outcome.effect is not None and call.tool.compensation is not None,
+            answers=outcome.answers,
         )
         self._compensation.show_intervention(doubt)
         if outcome.effect is not None:

@@ -281,7 +281,7 @@ def _judge_doubtful(
 ) -> ClaimResult:
     question = interventions.newest_intervention(tx, entry.entry_id)
     if question is not None and question["state"] == "open":
-        return entries.Asked(entry, question["intervention_id"], question["question"])
+        return interventions.asked_about(entry, question)
     if question is not None and question["outcome"] == "give_up":
         gave_up = f"{question['actor']} gave up on {entry.entry_id}: its outcome stays unknown"
         return entries.Barred(gave_up)

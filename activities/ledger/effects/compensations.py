@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Final, assert_never
@@ -16,6 +16,7 @@ from surehand.activities.ledger.effects.epochs import lease_left
 from surehand.activities.ledger.effects.interventions import (
     UNDO_CHANGED,
     UNDO_REFUSED,
+    asked_about,
     find_replayers,
     human_decides,
     newest_intervention,
@@ -121,7 +122,7 @@ def judge_undo(
         return NothingToUndo("already undone")
     question = newest_intervention(tx, entry.entry_id)
     if question is not None and question["state"] == "open":
-        return Asked(entry, question["intervention_id"], question["question"])
+        return asked_about(entry, question)
     if question is not None and question["outcome"] == "give_up":
         reason = question["evidence"] or "no reason given"
         return GivenUp(f"{question['actor']} left it as it is: {reason}")
@@ -163,7 +164,7 @@ def _find_users(
     for user in users:
         asked = newest_intervention(tx, user.entry_id)
         if asked is not None and asked["state"] == "open":
-            return Asked(user, asked["intervention_id"], asked["question"])
+            return asked_about(user, asked)
     names = [f"{one.tool} of step {one.step_id} ({one.entry_id})" for one in users]
     root = root_run_id(entry.run_id)
     for other in find_replayers(tx, entry.entry_id):
@@ -270,8 +271,8 @@ def ask_about_undo(
     question: str,
     rule: str = "compensation_failed",
     changed: UndoSpec | None = None,
-) -> str | Held | None:
-    """Put an undo that failed, is refused or has ``changed`` before a human; return the id.
+) -> Asked | Held | None:
+    """Put an undo that failed, is refused or has ``changed`` before a human.
 
     ``None`` when another attempt, or a human, has settled the original meanwhile: there is nothing
     left to ask. ``Held`` while another attempt may be undoing it: a human who does the same would
@@ -298,6 +299,7 @@ def ask_about_undo(
         asked = newest_intervention(tx, undo.entry_id)
         if asked is None or asked["outcome"] != "give_up":
             why = f"{question}. Was it undone before?"
-            return open_intervention(tx, undo, why, rule="unknown")
+            return Asked(undo, open_intervention(tx, undo, why, rule="unknown"), why)
     mark_compensating(tx, original.entry_id)
-    return open_intervention(tx, original, question, rule=rule, undo=changed)
+    opened = open_intervention(tx, original, question, rule=rule, undo=changed)
+    return Asked(replace(original, state="compensating"), opened, question, rule)

@@ -216,6 +216,10 @@ def find_withdrawn(tx: Transaction, run_id: str) -> list[Mapping[str, Any]]:
     return list(tx.all(asked.order_by(interventions.c.opened_ms, interventions.c.intervention_id)))
 
 
+def asked_about(entry: Entry, question: Mapping[str, Any]) -> Asked:
+    return Asked(entry, question["intervention_id"], question["question"], question["rule"])
+
+
 def waits_to_be_told(run_id: Any) -> Any:
     """Return the condition that a human has to take note of something in this run."""
     return rows_of(interventions, run_id=run_id, rule=UNDONE, state=OPEN).exists()
@@ -231,4 +235,4 @@ def must_be_told(tx: Transaction, run_id: str) -> Asked | None:
     effect = rows_of(effects, entry_id=first["entry_id"])
     row = tx.one(effect.execution_options(sealed="shown"))
     assert row is not None, "entries are never deleted"
-    return Asked(Entry.from_row(row), first["intervention_id"], first["question"])
+    return asked_about(Entry.from_row(row), first)

@@ -25,7 +25,7 @@ from surehand.activities.ledger.effects.interventions import (
     tell_replayers,
 )
 from surehand.activities.ledger.steps import entries
-from surehand.activities.ledger.steps.entries import Entry, milliseconds
+from surehand.activities.ledger.steps.entries import Asked, Entry, milliseconds
 from surehand.workflows.contracts.base import ARTIFACT
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 
@@ -326,6 +326,13 @@ def allowed_answers(
         if not (entry.undoes and outcome in _NOT_OF_UNDOS)
         and (may_undo or outcome is not _Answer.UNDO)
     }
+
+
+def answers_to(asked: Asked, run_id: str, can_undo: Callable[[str], bool]) -> tuple[str, ...]:
+    """Return the answers that this run may be given to a question, as things stand."""
+    return tuple(
+        answer.value for answer in allowed_answers(asked.entry, asked.rule, run_id, can_undo)
+    )
 
 
 def may_arrive_until(tx: Transaction, entry: Entry) -> str | None:

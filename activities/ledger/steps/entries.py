@@ -378,6 +378,8 @@ class Asked(OfEntry):
 
     intervention_id: str
     question: str
+    rule: str = ""
+    """Why; empty: nobody knows whether its call has happened."""
 
 
 @dataclass(frozen=True)
