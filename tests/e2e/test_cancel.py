@@ -117,7 +117,7 @@ async def test_a_cancel_that_is_sent_before_the_last_step_ends_undoes_it(
     restock = {"tool": "inventory.restock", "params": {"order_id": order_id, "lines": lines}}
     async with stage.worker_here():
         run = await stage.start(plan({"id": "restock", **restock}))
-        await asyncio.to_thread(stage.shop.wait_effects, "restocks", 1)
+        await run.until(lambda view: states(view.result)["restock"] == "running")
         await run.handle.signal(Verb.CANCEL, {"actor": "oscar"})
         stage.shop.clear_faults()
         await run.until(lambda view: states(view.result)["restock"] == "succeeded")
