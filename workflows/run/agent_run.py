@@ -276,11 +276,11 @@ class BaseRun:
         self._inbox.receive_forwarded(forwarded)
 
     async def _take_cancel(self, cancel: CancelRun, _: Delivery) -> Answer:
-        if self._data.closing:
-            return accept("the run is ending already; nothing changed")
         if (first := self._data.cancel) is not None:
             answer = accept if first.mode is cancel.mode else refuse
             return answer(f"{first.actor} has cancelled the run already ({first.mode})")
+        if self._data.closing:
+            return accept("the run is ending already; nothing changed")
         self._data.cancel = cancel
         return accept(f"the run is being cancelled ({cancel.mode})")
 
