@@ -208,8 +208,10 @@ class ApprovalActivities:
 
 
 def _description(prepared: prepare.PreparedCall, call: ToolCall) -> str:
-    """Return what the call would do, with what humans have answered to its questions."""
+    """Return what the call would do, with answers to its questions and the limits that ask."""
     described = prepared.tool.describe_call(prepared.params)
-    if not call.answers:
-        return described
-    return f"{described} (answers: {json.dumps(call.answers, ensure_ascii=False)})"
+    if call.answers:
+        described += f" (answers: {json.dumps(call.answers, ensure_ascii=False)})"
+    if call.over_limits:
+        described += f" (over limit: {', '.join(call.over_limits)})"
+    return described

@@ -22,7 +22,7 @@ from surehand.activities.tools.tool import Tool
 from surehand.activities.worker.settings import load_settings
 from surehand.process import ROOT
 from surehand.process.children import Child, fork_server, python
-from surehand.process.dev_server import DevServer, find_cli
+from surehand.process.dev_server import DevServer, find_cli, is_free, local_port
 from surehand.process.exits import SurehandError, WrongUse
 
 #: The user's own, which must not reach a worker of the drill.
@@ -42,7 +42,7 @@ _OWN: Final = (
 WORKER: Final = "surehand.worker"
 #: What a worker says once it takes work.
 READY: Final = "worker.ready"
-#: Settings that name a server; without them the drill starts its own.
+#: Settings that name a server.
 _NAMES_A_SERVER: Final = ("TEMPORAL_ADDRESS", "TEMPORAL_PROFILE")
 
 
@@ -121,6 +121,16 @@ def start_worker(
     return Child(python(WORKER), environment=own, log=log, server=server)
 
 
+def _is_server_named(variables: Mapping[str, str]) -> bool:
+    """Return whether a server is named, and not one of this machine that nobody has started.
+
+    `dev` names its own in the folder's `.env`, and is not there all the time.
+    """
+    port = local_port(variables.get("TEMPORAL_ADDRESS", ""))
+    here_and_down = port is not None and is_free(port)
+    return any(variables.get(name) for name in _NAMES_A_SERVER) and not here_and_down
+
+
 @contextmanager
 def prepare_drill(
     variables: Mapping[str, str], *, database: str | None, say: Callable[[str], None]
@@ -131,7 +141,7 @@ def prepare_drill(
         running.callback(environment.remove_folder)
         if database is None:
             migrate(f"sqlite:///{environment.template}")
-        if any(variables.get(name) for name in _NAMES_A_SERVER):
+        if _is_server_named(variables):
             named = {k: v for k, v in variables.items() if k.startswith("TEMPORAL_")}
             environment.temporal, environment.web_ui = named, named.get("TEMPORAL_UI_URL", "")
         else:

@@ -84,7 +84,7 @@ class Drill:
 
 @pytest.fixture(scope="session")
 def drill() -> Iterator[Drill]:
-    """Drill plans on an embedded server, or on the one that ``TEMPORAL_ADDRESS`` names."""
+    """Drill plans on the server that ``TEMPORAL_ADDRESS`` names, or on one of its own."""
     from surehand.drill.environment import prepare_drill
     from surehand.process.settings import read_environment
 

@@ -23,6 +23,7 @@ from surehand.drill.report import (
 )
 from surehand.drill.request import EXPIRES_IN, HELD, Disturbance, DrillRequest, change_plan
 from surehand.drill.suite import Suite
+from surehand.process.dev_server import free_ports
 from surehand.process.exits import SurehandError
 from surehand.process.settings import client_settings
 from surehand.workflows.contracts.steering import Interrupt, InterruptKind
@@ -299,3 +300,12 @@ async def test_runs_that_operators_reset_stop_and_deploy_under_leave_the_world_t
 
     assert {(cell.step, cell.point, cell.mode) for cell in report.cells} == CELLS[plan]
     assert report.ok, str(report)
+
+
+@pytest.mark.usefixtures("temporal_cli")
+def test_where_the_named_server_of_this_machine_does_not_run_a_drill_has_one_of_its_own() -> None:
+    [port] = free_ports(1)
+    variables = {"TEMPORAL_ADDRESS": f"127.0.0.1:{port}"}
+    with prepare_drill(variables, database=None, say=print) as environment:
+        assert environment.embedded
+        assert environment.temporal["TEMPORAL_ADDRESS"] != variables["TEMPORAL_ADDRESS"]

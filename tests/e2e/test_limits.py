@@ -68,12 +68,13 @@ async def test_people_let_a_call_through_that_is_over(
     file = limits_file(stage.folder, ask={"expires_in": "1h"})
     async with stage.worker_here(limits=file):
         run = await stage.start(two_mails(order_id), durability=durability)
-        await run.in_state(RunState.WAITING_APPROVAL)
+        request = await run.asks("two")
         before = stage.shop.counts(order_id)["mails"]
         await run.approve()
         result = await run.result()
 
     assert before == 1
+    assert request.description.endswith(" (over limit: mails)")
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["mails"] == 2
     [told] = await stage.events(run, "limit.exceeded")
