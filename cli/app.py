@@ -179,7 +179,7 @@ _VERBS: Final[dict[str, dict[str, str]]] = {
 #: their panels are the last ones.
 _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
     "plan": (
-        "Check plans, without a server.",
+        "Check a plan, without a server.",
         "Plans",
         {"check": "cli.tools:check"},
     ),

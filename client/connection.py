@@ -545,7 +545,7 @@ async def deliver(
         await connection.require_answer(run_id)
     except exits.NoWorker as error:
         if not leave:
-            hint = "" if leave is None else " (`--leave`, `leave=True`: left with the server)"
+            hint = "" if leave is None else "; `--leave` (`leave=True`) leaves it with the server"
             raise exits.NoWorker(f"{error}; nothing was sent{hint}") from error
         await connection.signal(run_id, name, message)
         raise exits.Left(f"run {run_id}: nobody has answered yet; {LEFT}", run_id) from error

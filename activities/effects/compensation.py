@@ -309,15 +309,16 @@ class UndoAttempt:
             case entries.Barred() if not isinstance((await self._begin())[0], ToUndo):
                 # This attempt is late: a human has settled it while it was on its way.
                 return await self.run()
+            case SaidNo(reason=reason):
+                return await self._ask_after_failure(entry, f"{undoing.name} says no: {reason}")
             case (
-                SaidNo(reason=reason)
-                | entries.Barred(reason=reason)
+                entries.Barred(reason=reason)
                 | entries.ApprovalRefused(reason)
                 | entries.Drifted(reason)
                 | entries.Forbidden(reason)
                 | entries.OverLimit(reason)
             ):
-                return await self._ask_after_failure(entry, f"{undoing.name} says no: {reason}")
+                return await self._ask_after_failure(entry, f"{undoing.name}: {reason}")
             case Halted(halt):
                 raise again(ErrorType.HALTED, f"{undoing.name}: {halt.as_wait.story}", LOOK)
             case WantsAnswer() | OverQuota():

@@ -182,7 +182,7 @@ def test_cancel_and_resolve_send_nothing_either(deserted: Deserted) -> None:
     ):
         refused = deserted.verbs(*arguments)
         assert refused.code == 4
-        assert "nothing was sent (`--leave`" in refused.line()
+        assert "nothing was sent; `--leave`" in refused.line()
         assert f"(task queue {deserted.queue})" in refused.line()
 
 
