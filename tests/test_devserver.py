@@ -107,7 +107,7 @@ def test_two_processes_build_the_cli_once(bare: Path) -> None:
 
 def test_without_any_cli_one_line_says_what_is_missing_and_what_to_do(bare: Path) -> None:
     done = print_cli()
-    assert done.returncode == 1
+    assert done.returncode == 4
     assert done.stdout == ""
     progress, last = done.stderr.splitlines()
     assert progress.startswith("No Temporal CLI on this machine")
@@ -117,7 +117,7 @@ def test_without_any_cli_one_line_says_what_is_missing_and_what_to_do(bare: Path
 def test_a_failed_build_names_its_reason_and_leaves_the_cache_empty(bare: Path) -> None:
     program(bare / "bin/go", BROKEN_GO)
     done = print_cli()
-    assert done.returncode == 1
+    assert done.returncode == 4
     assert "(go: no space left on device)" in done.stderr.splitlines()[-1]
     assert [path.suffix for path in (bare / "cache/surehand").iterdir()] == [".lock"]
 
