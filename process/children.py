@@ -414,10 +414,7 @@ class Child:
         self.wait()
 
     def stop(self, how: Signals = SIGTERM, within: float | None = STOP_S) -> int:
-        """End it in good order, or kill it after so many seconds (``None``: never).
-
-        Returns how it ended; no-op when it has.
-        """
+        """Have it end, kill it after so many seconds (``None``: never), and return how it ended."""
         self.signal(how)
         try:
             return self.wait(within)
