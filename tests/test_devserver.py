@@ -244,7 +244,7 @@ def test_whoever_waits_is_told_what_for_and_that_it_is_the_server_that_was_named
     monkeypatch.setattr(dev_server, "SILENT_FOR", 0.0)
     monkeypatch.setattr(dev_server.signal, "signal", lambda *_: None)  # the tests' own stay
 
-    assert dev_server.serve(wait=True) == 1
+    assert dev_server.serve(wait=True) == 4
 
     first, last = capsys.readouterr().err.splitlines()
     assert first.startswith("Waiting for the Temporal server on 127.0.0.1:1")

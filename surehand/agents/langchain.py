@@ -384,7 +384,7 @@ class RecordedModel(BaseChatModel):
         asked = [
             *((one["id"], one["name"], None) for one in sound),
             *(
-                (one["id"], one["name"] or "", f"{_BROKEN}: {plain(one['args'], 200)}")
+                (one["id"], one["name"] or "", f"{_BROKEN}{plain(one['args'], 200)}")
                 for one in broken
             ),
         ]
