@@ -207,7 +207,7 @@ async def unwind(
     lines = [f"Run {run_id}: {'would undo' if dry_run else 'undone'} {undone}"]
     lines += [f"  not undone {left.step_id}: {left.reason}" for left in report.left]
     if dry_run:
-        lines.append("  `unwind` takes what was stopped from outside, `cancel` what goes on")
+        lines.append("  To undo: `unwind` if it was stopped from outside, `cancel` if it goes on")
     if report.more_left:
         lines.append(f"  and {report.more_left} more, listed by `effects`")
     asks = report.left and not dry_run

@@ -400,12 +400,12 @@ class UndoAttempt:
         return self._report_question(found, head)
 
     def _report_question(self, asked: entries.Asked, head: ChainHead | None) -> CompensationReport:
-        run_id = self.asked.within or self.asked.run_id
+        what = (asked.entry, asked.rule, self.asked.within or self.asked.run_id)
         return CompensationReport(
             outcome=CompensationOutcome.HUMAN_NEEDED,
             reason=asked.question,
             intervention_id=asked.intervention_id,
-            answers=reconcile.answers_to(asked, run_id, self.worker.toolbox.can_undo),
+            answers=reconcile.name_answers(*what, self.worker.toolbox.can_undo),
             head=head,
         )
 

@@ -321,12 +321,12 @@ def _outcome_of(
         case entries.Asked(entry, intervention_id) if intervention_id == call.joined:
             message = f"{tool.name}: run {entry.run_id} waits for a human"
             raise again(ErrorType.LEASE_HELD, message, _JOINED_PAUSE)
-        case entries.Asked(entry, intervention_id, question):
+        case entries.Asked(entry, intervention_id, question, rule):
             undoes = tool.compensate is not None
             return contracts.HumanNeeded(
                 intervention_id=intervention_id,
                 question=question,
-                answers=reconcile.answers_to(result, call.run_id, lambda _: undoes),
+                answers=reconcile.name_answers(entry, rule, call.run_id, lambda _: undoes),
                 attempts=attempts,
                 effect=entry.view() if is_mine(entry) else None,
             )

@@ -76,6 +76,8 @@ def find_name(one: Any) -> str | None:
 LARGEST_TOLD: Final = 64 * 1024
 #: Characters of one question to a human.
 LONGEST_QUESTION: Final = 2000
+#: Before what a model has sent in the place of a call's arguments.
+NO_OBJECT: Final = "its arguments are no JSON object: "
 _REJECTED: Final = "rejected"
 _EDITED: Final = "a_human_changed_it_and_ran_instead"
 #: What somebody is told who calls a run's tools, and has no run.

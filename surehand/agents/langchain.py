@@ -53,7 +53,6 @@ MESSAGE: Final[TypeAdapter[Any]] = TypeAdapter(AnyMessage)
 _OF_ONE_TURN: Final = {"messages", "jump_to", "structured_response"}
 #: What dictionaries have that describe a function, in any provider's form.
 _FUNCTION: Final = {"function", "parameters", "input_schema", "properties"}
-_BROKEN: Final = "its arguments are no JSON object: "
 
 
 class Setup(BaseModel):
@@ -384,7 +383,7 @@ class RecordedModel(BaseChatModel):
         asked = [
             *((one["id"], one["name"], None) for one in sound),
             *(
-                (one["id"], one["name"] or "", f"{_BROKEN}{plain(one['args'], 200)}")
+                (one["id"], one["name"] or "", f"{calls.NO_OBJECT}{plain(one['args'], 200)}")
                 for one in broken
             ),
         ]

@@ -153,7 +153,7 @@ def _make_tool(
         if isinstance(params, dict):
             told = await make(steps, called, params, step_id)
         else:
-            reason = f"its arguments are no JSON object: {arguments[:200]}"
+            reason = f"{calls.NO_OBJECT}{arguments[:200]}"
             await steps.refuse(called, reason, id=step_id)
             told = {"failed": reason}
         return to_json(told).decode()

@@ -25,7 +25,7 @@ from surehand.activities.ledger.effects.interventions import (
     tell_replayers,
 )
 from surehand.activities.ledger.steps import entries
-from surehand.activities.ledger.steps.entries import Asked, Entry, milliseconds
+from surehand.activities.ledger.steps.entries import Entry, milliseconds
 from surehand.workflows.contracts.base import ARTIFACT
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 
@@ -328,11 +328,11 @@ def allowed_answers(
     }
 
 
-def answers_to(asked: Asked, run_id: str, can_undo: Callable[[str], bool]) -> tuple[str, ...]:
-    """Return the answers that this run may be given to a question, as things stand."""
-    return tuple(
-        answer.value for answer in allowed_answers(asked.entry, asked.rule, run_id, can_undo)
-    )
+def name_answers(
+    entry: Entry, rule: str, run_id: str, can_undo: Callable[[str], bool]
+) -> tuple[str, ...]:
+    """Return the allowed answers as people and messages name them."""
+    return tuple(answer.value for answer in allowed_answers(entry, rule, run_id, can_undo))
 
 
 def may_arrive_until(tx: Transaction, entry: Entry) -> str | None:

@@ -236,11 +236,10 @@ def _doubt_of(
     entry = Entry.from_row(row)
     spec = tools[entry.run_id].get(entry.tool, {})
     elsewhere = asked["run_id"] != run_id and reconcile.is_run_open(tx, asked["run_id"])
-    outcomes, left = list[str](), 0
+    outcomes, left = tuple[str, ...](), 0
     if asked["state"] == "open" and not elsewhere:
         way_back = bool(spec.get("compensation"))
-        answers = reconcile.allowed_answers(entry, asked["rule"], run_id, lambda _: way_back)
-        outcomes = [one.value for one in answers]
+        outcomes = reconcile.name_answers(entry, asked["rule"], run_id, lambda _: way_back)
         left = (
             0 if reconcile.is_noted(entry, asked["rule"]) else reconcile.may_arrive_for(tx, entry)
         )
@@ -259,7 +258,7 @@ def _doubt_of(
         error=row["error"],
         part=entry.receipt if entry.state == "partial" else None,
         told=tuple(told[-_MOST_OF_ENTRY:]),
-        outcomes=tuple(outcomes),
+        outcomes=outcomes,
         later=tuple(one for one in outcomes if left and one in reconcile.RULES_IT_OUT),
         left_ms=left,
     )
