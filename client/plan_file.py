@@ -28,8 +28,9 @@ from surehand.workflows.plan.plan import (
     Plan,
     Step,
     input_paths_in,
-    names_in,
+    outline_of,
     overgrown,
+    texts_of,
 )
 from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule, Escalate
 from surehand.workflows.plan.references import (
@@ -199,40 +200,7 @@ def _list_outlines(document: Any) -> Iterator[Outline]:
     defaults = document.get("defaults") if isinstance(document, dict) else None
     for number, step in enumerate(written if isinstance(written, list) else [], start=1):
         known = step if isinstance(step, dict) else {}
-        step_id, after = known.get("id", f"step{number}"), known.get("after")
-        own = {**defaults, **known} if isinstance(defaults, dict) else known
-        gotos = {name: own.get(name) for name in ("on_no", "on_failure", "on_reject")}
-        each, when = known.get("for_each"), known.get("when")
-        yield Outline(
-            id=step_id if isinstance(step_id, str) else f"step{number}",
-            after=tuple(item for item in after if isinstance(item, str))
-            if isinstance(after, list)
-            else None,
-            params=known.get("params"),
-            texts_of=_texts_of(known),
-            names=frozenset({str(known.get("item", "item"))} if each else ()),
-            conditions=names_in(when if isinstance(when, str) else None),
-            gotos={
-                name: follows["goto"]
-                for name, follows in gotos.items()
-                if isinstance(follows, dict) and isinstance(follows.get("goto"), str)
-            },
-        )
-
-
-def _texts_of(step: dict[str, Any]) -> dict[str, Any]:
-    """Return what may refer to earlier steps and the input beside the params."""
-    ask = step.get("ask")
-    return {
-        "ask.question": ask if isinstance(ask, str) else _value_within(ask, "question"),
-        "wait.about": _value_within(step.get("wait"), "about"),
-        "for_each": step.get("for_each"),
-        "fallback.params": _value_within(step.get("fallback"), "params"),
-    }
-
-
-def _value_within(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, dict) else None
+        yield outline_of(known, defaults if isinstance(defaults, dict) else {}, number)
 
 
 def _find_place(item: ErrorDetails, document: Any) -> str:
@@ -278,7 +246,7 @@ def _missing_input(document: Any, inside: str = "") -> Iterator[PlanError]:
     for where, step in _list_steps(document, inside):
         named = [
             found
-            for part, text in {"params": step.get("params"), **_texts_of(step)}.items()
+            for part, text in {"params": step.get("params"), **texts_of(step)}.items()
             for found in references(text, f"{where}.{part}")
             if PATH.fullmatch(found[1]) and found[1].split(".")[0] == INPUT
         ]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 import rfc8785
@@ -19,9 +21,9 @@ UNSAFE_INTEGER: Final = 2**53
 LOST_DIGITS: Final = "numbers from 2^53 lose digits in JSON; write them as text, in quotes"
 
 
-def loses_digits(number: float) -> bool:
-    """Return whether a number is one of those that JSON's readers may have rounded."""
-    return UNSAFE_INTEGER <= abs(number) < math.inf
+def loses_digits(value: Any) -> bool:
+    """Return whether a value is one of the numbers that JSON's readers may have rounded."""
+    return isinstance(value, int | float) and UNSAFE_INTEGER <= abs(value) < math.inf
 
 
 #: Lists and mappings inside one another. What reads messages gives up at 200, and a value is inside
@@ -29,34 +31,28 @@ def loses_digits(number: float) -> bool:
 DEEPEST: Final = 100
 
 
-def is_too_deep(value: Any) -> bool:
-    """Return whether a JSON value is nested too deeply to be handed on."""
+def walk_levels(value: Any) -> Iterator[list[Any]]:
+    """Yield the parts of a JSON value by level, keys of mappings among them; first the value."""
     level = [value]
-    for _ in range(DEEPEST + 1):
+    while level:
+        yield level
         inside = list[Any]()
         for part in level:
             if isinstance(part, dict):
-                inside.extend(part.values())
+                inside += [*part.keys(), *part.values()]
             elif isinstance(part, list | tuple):
-                inside.extend(part)
-        if not inside:
-            return False
+                inside += part
         level = inside
-    return True
+
+
+def is_too_deep(value: Any) -> bool:
+    """Return whether a JSON value is nested too deeply to be handed on."""
+    return next(islice(walk_levels(value), DEEPEST + 1, None), None) is not None
 
 
 def has_lost_digits(value: Any) -> bool:
     """Return whether a JSON value has such a number in it, whole or with a fraction."""
-    waiting = [value]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            waiting.extend(part.values())
-        elif isinstance(part, list):
-            waiting.extend(part)
-        elif isinstance(part, int | float) and loses_digits(part):
-            return True
-    return False
+    return any(loses_digits(part) for level in walk_levels(value) for part in level)
 
 
 class NotCanonical(ValueError):

@@ -81,55 +81,38 @@ def _describe_form(pattern: str) -> str:
     return forms.get(pattern, f"of the form {pattern}")
 
 
-_MAPPING: Final = "must be a mapping of names to values"
-_LIST: Final = "must be a list"
-_NUMBER: Final = 'must be a number such as "12.50"'
-_WHOLE: Final = "must be a whole number"
-_REASONS: Final[dict[str, str]] = {
-    "missing": "is missing",
-    "extra_forbidden": "unknown field",
-    "model_type": _MAPPING,
-    "model_attributes_type": _MAPPING,
-    "dataclass_type": _MAPPING,
-    "dict_type": _MAPPING,
-    "mapping_type": _MAPPING,
-    "list_type": _LIST,
-    "tuple_type": _LIST,
-    "set_type": _LIST,
-    "frozen_set_type": _LIST,
-    "string_type": "must be text",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "int_type": _WHOLE,
-    "int_parsing": _WHOLE,
-    "int_from_float": _WHOLE,
-    "float_type": "must be a number such as 12.5",
-    "float_parsing": "must be a number such as 12.5",
-    "decimal_type": _NUMBER,
-    "decimal_parsing": _NUMBER,
-    "finite_number": _NUMBER,
-    "none_required": "must be null",
-    "date_type": "must be a date such as 2026-12-31",
-    "date_parsing": "must be a date such as 2026-12-31",
-    "date_from_datetime_parsing": "must be a date such as 2026-12-31",
-    "datetime_type": "must be a time such as 2026-12-31T12:30:00Z",
-    "datetime_parsing": "must be a time such as 2026-12-31T12:30:00Z",
-    "datetime_from_date_parsing": "must be a time such as 2026-12-31T12:30:00Z",
-}
+#: Pydantic's types of errors that are told alike, with what is told.
+_TOLD_ALIKE: Final = (
+    ("is missing", "missing"),
+    ("unknown field", "extra_forbidden"),
+    (
+        "must be a mapping of names to values",
+        "model_type model_attributes_type dataclass_type dict_type mapping_type",
+    ),
+    ("must be a list", "list_type tuple_type set_type frozen_set_type"),
+    ("must be text", "string_type"),
+    ("must be true or false", "bool_type bool_parsing"),
+    ("must be a whole number", "int_type int_parsing int_from_float"),
+    ("must be a number such as 12.5", "float_type float_parsing"),
+    ('must be a number such as "12.50"', "decimal_type decimal_parsing finite_number"),
+    ("must be null", "none_required"),
+    ("must be a date such as 2026-12-31", "date_type date_parsing date_from_datetime_parsing"),
+    (
+        "must be a time such as 2026-12-31T12:30:00Z",
+        "datetime_type datetime_parsing datetime_from_date_parsing",
+    ),
+)
+_REASONS: Final = {type_: text for text, types in _TOLD_ALIKE for type_ in types.split()}
 #: As pydantic writes a duration in whole seconds.
 _TIME: Final = re.compile(r"datetime\.timedelta\((?:seconds=)?(\d+)\)")
 _COUNTED: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "too_short": lambda c: f"must have at least {_count_of(c['min_length'], 'entry', 'entries')}",
     "too_long": lambda c: f"must have at most {_count_of(c['max_length'], 'entry', 'entries')}",
-    "string_too_short": lambda c: (
-        f"must have at least {_count_of(c['min_length'], 'character', 'characters')}"
-    ),
-    "string_too_long": lambda c: (
-        f"must have at most {_count_of(c['max_length'], 'character', 'characters')}"
-    ),
+    "string_too_short": lambda c: f"must have at least {_count_of(c['min_length'], 'character')}",
+    "string_too_long": lambda c: f"must have at most {_count_of(c['max_length'], 'character')}",
     "string_pattern_mismatch": lambda c: f"must be {_describe_form(c['pattern'])}",
     "decimal_max_places": lambda c: (
-        f"must have at most {_count_of(c['decimal_places'], 'decimal place', 'decimal places')}"
+        f"must have at most {_count_of(c['decimal_places'], 'decimal place')}"
     ),
     "greater_than_equal": lambda c: _TIME.sub(r"\1 s", f"must be at least {c['ge']}"),
     "literal_error": lambda c: f"must be {c['expected']}",
@@ -139,8 +122,8 @@ _COUNTED: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
 }
 
 
-def _count_of(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+def _count_of(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 def reason_of(item: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ PARTICIPLES: Final = {
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
     "modules": 188,
-    "lines": 64_369,
+    "lines": 64_313,
     "one-word functions, per mille": 301,
     "participles, per mille": 43,
     "class names defined twice": 7,

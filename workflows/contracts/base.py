@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -18,7 +17,7 @@ from pydantic import (
     ValidationError,
 )
 
-from surehand.workflows.canonical_json import LOST_DIGITS, loses_digits
+from surehand.workflows.canonical_json import LOST_DIGITS, loses_digits, walk_levels
 
 #: Levels of lists and objects: far more than params have, far fewer than the readers of JSON take.
 MOST_LEVELS: Final = 50
@@ -50,25 +49,15 @@ def is_storable(text: str) -> bool:
 def _check_json(value: Any) -> Any:
     # What arrives one level below a reader's limit could not be handed on: it would be tried for
     # ever, and hold up everything that arrives after it.
-    level = [value]
-    for _ in range(MOST_LEVELS):
-        for text in level:
-            if isinstance(text, str):
-                _check_utf8(text)
-        if any(isinstance(one, int | float) and loses_digits(one) for one in level):
-            raise ValueError(LOST_DIGITS)
-        level = [part for item in level for part in _values_inside(item)]
-        if not level:
-            return value
-    raise ValueError(f"must not be nested in more than {MOST_LEVELS} levels")
-
-
-def _values_inside(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        yield from value.keys()
-        yield from value.values()
-    elif isinstance(value, list):
-        yield from value
+    for depth, level in enumerate(walk_levels(value)):
+        if depth == MOST_LEVELS:
+            raise ValueError(f"must not be nested in more than {MOST_LEVELS} levels")
+        for part in level:
+            if isinstance(part, str):
+                _check_utf8(part)
+            elif loses_digits(part):
+                raise ValueError(LOST_DIGITS)
+    return value
 
 
 #: Text that people send and that the ledger keeps.
@@ -199,14 +188,22 @@ class ArtifactRead(Message):
     value: JsonValue
 
 
-def as_artifact(value: Any) -> Artifact | None:
-    """Return the artifact that a JSON value refers to, or ``None``: it is the value itself."""
-    if not isinstance(value, dict) or set(value) != {ARTIFACT}:
+M = TypeVar("M", bound=Message)
+
+
+def _find_marked(value: Any, mark: str, model: type[M]) -> M | None:
+    """Return the message that a JSON value is, whose one key is a mark; ``None``: it is none."""
+    if not isinstance(value, dict) or set(value) != {mark}:
         return None
     try:
-        return Artifact.model_validate(value[ARTIFACT])
+        return model.model_validate(value[mark])
     except ValidationError:
         return None
+
+
+def as_artifact(value: Any) -> Artifact | None:
+    """Return the artifact that a JSON value refers to, or ``None``: it is the value itself."""
+    return _find_marked(value, ARTIFACT, Artifact)
 
 
 class ForeignContent(Message):
@@ -359,12 +356,7 @@ class Unreadable(Message):
 
 def as_unreadable(value: Any) -> Unreadable | None:
     """Return what is known of a payload that could not be had; ``None``: it is the value itself."""
-    if not isinstance(value, dict) or set(value) != {UNREADABLE}:
-        return None
-    try:
-        return Unreadable.model_validate(value[UNREADABLE])
-    except ValidationError:
-        return None
+    return _find_marked(value, UNREADABLE, Unreadable)
 
 
 def as_pasted(value: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -55,20 +55,12 @@ class Durability(StrEnum):
     @property
     def calls_here(self) -> bool:
         """Whether the worker that has the run makes its short calls, as local activities."""
-        match self:
-            case Durability.SYNC:
-                return False
-            case Durability.ASYNC | Durability.EXIT:
-                return True
+        return self is not Durability.SYNC
 
     @property
     def in_batches(self) -> bool:
         """Whether calls with no human between them run in one activity."""
-        match self:
-            case Durability.SYNC | Durability.ASYNC:
-                return False
-            case Durability.EXIT:
-                return True
+        return self is Durability.EXIT
 
 
 #: Deadline of a tool up to which its calls are local activities: whatever is sent to the run waits
@@ -142,25 +134,24 @@ class Budget(WrittenByPeople):
 
 def names_in(expression: str | None) -> frozenset[str]:
     """Return what an expression refers to: steps, ``input`` and ``run``."""
-    if expression is None:
-        return frozenset()
-    try:
-        tree = ast.parse(expression.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return frozenset()  # `describe_tools` says what is wrong with it
-    return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    nodes = () if expression is None else _nodes_of(expression)
+    return frozenset(node.id for node in nodes if isinstance(node, ast.Name))
 
 
 def input_paths_in(expression: str) -> frozenset[str]:
     """Return the fields of the input that an expression refers to, such as ``input.order.paid``."""
-    try:
-        tree = ast.parse(expression.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return frozenset()  # `describe_tools` says what is wrong with it
-    dotted = (ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    nodes = _nodes_of(expression)
+    dotted = (ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute))
     return frozenset(
         path for path in dotted if references.PATH.fullmatch(path) and path.startswith("input.")
     )
+
+
+def _nodes_of(expression: str) -> Iterable[ast.AST]:
+    try:
+        return ast.walk(ast.parse(expression.strip(), mode="eval"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()  # `describe_tools` says what is wrong with it
 
 
 OnNo = Literal["fail", "continue"] | Goto
@@ -345,32 +336,7 @@ class Plan(WrittenByPeople):
 
     def outlines(self) -> list[references.Outline]:
         """Return each step as far as its place in the plan goes."""
-        return [
-            references.Outline(
-                id=step.id,
-                after=step.after,
-                params=step.params,
-                texts_of={
-                    "ask.question": step.ask.question if step.ask else None,
-                    "wait.about": step.wait.about if step.wait else None,
-                    "for_each": step.for_each,
-                    "fallback.params": step.fallback.params if step.fallback else None,
-                },
-                names=frozenset({step.item} if step.for_each else ()),
-                conditions=names_in(step.when),
-                # With what the step takes from the plan's defaults.
-                gotos={
-                    field: follows.goto
-                    for field, follows in (
-                        ("on_no", self.on_no(step)),
-                        ("on_failure", self.on_failure(step)),
-                        ("on_reject", self.on_reject(step)),
-                    )
-                    if isinstance(follows, Goto)
-                },
-            )
-            for step in self.steps
-        ]
+        return [outline_of(dict(step), dict(self.defaults)) for step in self.steps]
 
     def step(self, step_id: str) -> Step:
         """Return the step of that id, or of that item of it; ``KeyError`` if there is none."""
@@ -426,6 +392,45 @@ class Plan(WrittenByPeople):
         """Return the steps between ``origin`` and ``target`` that a goto leaves out."""
         after = references.descendants(self.dependencies, origin)
         return after - references.descendants(self.dependencies, target) - {target}
+
+
+def outline_of(
+    step: Mapping[str, Any], defaults: Mapping[str, Any], number: int = 1
+) -> references.Outline:
+    """Return a step as far as its place in the plan goes, and as far as that can be made out.
+
+    Its fields may be those of a ``Step``, or as people have written them, right or wrong.
+    """
+    step_id, after, when = step.get("id"), step.get("after"), step.get("when")
+    # With what the step takes from the plan's defaults.
+    own = {**defaults, **{name: value for name, value in step.items() if value is not None}}
+    gotos = {name: _within(own.get(name), "goto") for name in ("on_no", "on_failure", "on_reject")}
+    return references.Outline(
+        id=step_id if isinstance(step_id, str) else f"step{number}",
+        after=tuple(one for one in after if isinstance(one, str))
+        if isinstance(after, list | tuple)
+        else None,
+        params=step.get("params"),
+        texts_of=texts_of(step),
+        names=frozenset({str(step.get("item", "item"))} if step.get("for_each") else ()),
+        conditions=names_in(when if isinstance(when, str) else None),
+        gotos={name: target for name, target in gotos.items() if isinstance(target, str)},
+    )
+
+
+def texts_of(step: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what may refer to earlier steps and the input beside the params."""
+    ask = step.get("ask")
+    return {
+        "ask.question": ask if isinstance(ask, str) else _within(ask, "question"),
+        "wait.about": _within(step.get("wait"), "about"),
+        "for_each": step.get("for_each"),
+        "fallback.params": _within(step.get("fallback"), "params"),
+    }
+
+
+def _within(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 #: Child runs inside one another.

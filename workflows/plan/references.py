@@ -47,23 +47,23 @@ def resolve(value: Any, facts: Mapping[str, Any]) -> Any:
     the value is written as text. ``$${`` stands for a literal ``${``. ``ReferenceUnresolved``: a
     field is missing, or a text becomes too large.
     """
-    if isinstance(value, str):
-        return resolve_text(value, lambda reference: look_up(reference, facts))
-    if isinstance(value, dict):
-        return {key: resolve(item, facts) for key, item in value.items()}
-    if isinstance(value, list):
-        return [resolve(item, facts) for item in value]
-    return value
+    return _map_texts(
+        value, lambda text: resolve_text(text, lambda reference: look_up(reference, facts))
+    )
 
 
 def literal(value: Any) -> Any:
     """Return what ``resolve`` takes for this very value, whatever stands in its texts."""
+    return _map_texts(value, lambda text: text.replace("${", _LITERAL))
+
+
+def _map_texts(value: Any, change: Callable[[str], Any]) -> Any:
     if isinstance(value, str):
-        return value.replace("${", _LITERAL)
+        return change(value)
     if isinstance(value, dict):
-        return {key: literal(item) for key, item in value.items()}
+        return {key: _map_texts(item, change) for key, item in value.items()}
     if isinstance(value, list):
-        return [literal(item) for item in value]
+        return [_map_texts(item, change) for item in value]
     return value
 
 
