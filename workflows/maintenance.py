@@ -7,18 +7,7 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from surehand.workflows import names, ports
-    from surehand.workflows.contracts.effects import (
-        CarriedUnwinding,
-        CompensationOutcome,
-        FindRemaining,
-        NotUndone,
-        Reconciled,
-        ReconcileLedger,
-        RemainingEffect,
-        RemainingFound,
-        UnwindRun,
-        Unwound,
-    )
+    from surehand.workflows.contracts import effects
     from surehand.workflows.identity import tenant_problem
     from surehand.workflows.names import ErrorType
     from surehand.workflows.ports import call_port, compensation_call, reconcile_call
@@ -38,10 +27,10 @@ class Reconcile:
     """One round over a tenant's ledger; a Temporal Schedule starts it."""
 
     @workflow.run
-    async def run(self, asked: ReconcileLedger) -> Reconciled:
+    async def run(self, asked: effects.ReconcileLedger) -> effects.Reconciled:
         """Settle what nobody is settling, and find runs that were stopped from outside."""
         _refuse_unless_possible(asked.tenant)
-        so_far = Reconciled(next=asked.after)
+        so_far = effects.Reconciled(next=asked.after)
         while True:
             part = asked.model_copy(update={"after": so_far.next})
             done = await call_port(
@@ -60,7 +49,7 @@ class Unwind:
     """
 
     @workflow.run
-    async def run(self, asked: UnwindRun) -> Unwound:
+    async def run(self, asked: effects.UnwindRun) -> effects.Unwound:
         """Undo it; what needs a human is left open as an intervention.
 
         A run that is still open is refused (``RunStillOpen``): cancel it, and it unwinds itself.
@@ -77,18 +66,18 @@ class Unwind:
         workflow.upsert_search_attributes([ports.TENANT.value_set(asked.tenant)])
         if carried is None:
             await call_port(ports.BEGIN_UNWIND, asked, f"bar {asked.run_id}")
-            nothing = Unwound(run_id=asked.run_id, undone=[], left=[])
-            carried = CarriedUnwinding(after=None, tried=[], done=nothing)
+            nothing = effects.Unwound(run_id=asked.run_id, undone=[], left=[])
+            carried = effects.CarriedUnwinding(after=None, tried=[], done=nothing)
         page, done, tried = carried.after, carried.done, dict.fromkeys(carried.tried)
         # Continued behind an effect: that round has moved something.
         moved = asked.carried is not None
 
-        async def find(question: FindRemaining) -> RemainingFound:
+        async def find(question: effects.FindRemaining) -> effects.RemainingFound:
             nonlocal page
             page = question.after
             return await call_port(ports.FIND_REMAINING, question, f"{asked.run_id}: what stands")
 
-        async def undo(remaining: RemainingEffect) -> None:
+        async def undo(remaining: effects.RemainingEffect) -> None:
             nonlocal done, moved
             effect = remaining.effect
             if effect.entry_id in tried:
@@ -101,24 +90,24 @@ class Unwind:
                 step,
                 options=compensation_call(f"{step}: undo"),
             )
-            if report.outcome is CompensationOutcome.COMPENSATED:
+            if report.outcome is effects.CompensationOutcome.COMPENSATED:
                 done = done.with_undone(step)
             else:
                 tried[effect.entry_id] = None
-                if report.outcome is not CompensationOutcome.NOTHING_TO_UNDO:
-                    left = NotUndone(
+                if report.outcome is not effects.CompensationOutcome.NOTHING_TO_UNDO:
+                    left = effects.NotUndone(
                         step_id=step, reason=report.reason, intervention_id=report.intervention_id
                     )
                     done = done.with_left(left)
             if _is_long(asked):
-                following = CarriedUnwinding(after=page, tried=list(tried), done=done)
+                following = effects.CarriedUnwinding(after=page, tried=list(tried), done=done)
                 workflow.continue_as_new(
                     asked.model_copy(update={"carried": following}),
                     initial_versioning_behavior=NEXT_VERSION,
                 )
 
         while True:
-            question = FindRemaining(
+            question = effects.FindRemaining(
                 tenant=asked.tenant, run_id=asked.run_id, after=page, bar=page is None
             )
             await visit_remaining(find, question, undo)
@@ -127,7 +116,7 @@ class Unwind:
             page, moved = None, False
 
 
-def _is_long(asked: UnwindRun) -> bool:
+def _is_long(asked: effects.UnwindRun) -> bool:
     info = workflow.info()
     if asked.continue_after is not None:
         return info.get_current_history_length() >= asked.continue_after

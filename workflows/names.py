@@ -145,21 +145,16 @@ def provider_names(tools: Iterable[str]) -> dict[str, str]:
     wanted = {tool: _REFUSED.sub("_", tool) for tool in sorted(set(tools))}
     shared = Counter(wanted.values())
     kept = {
-        tool: tool for tool, plain in wanted.items() if tool == plain and _is_short_enough(plain)
+        tool: plain
+        for tool, plain in wanted.items()
+        if 0 < len(plain) <= _LONGEST and (tool == plain or shared[plain] == 1)
     }
-    for tool, plain in wanted.items():
-        if tool not in kept and _is_short_enough(plain) and shared[plain] == 1:
-            kept[tool] = plain
     taken = set(kept.values())
     for tool, plain in wanted.items():
         if tool not in kept:
             kept[tool] = _make_unique(tool, plain, taken)
             taken.add(kept[tool])
     return kept
-
-
-def _is_short_enough(name: str) -> bool:
-    return 0 < len(name) <= _LONGEST
 
 
 def _make_unique(tool: str, plain: str, taken: set[str]) -> str:

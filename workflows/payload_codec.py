@@ -39,16 +39,9 @@ from temporalio.converter import (
     WorkflowSerializationContext,
 )
 
+from surehand.workflows import identity
 from surehand.workflows.canonical_json import digest, is_too_deep
 from surehand.workflows.contracts.base import UNREADABLE, Message, Unreadable
-from surehand.workflows.identity import (
-    DEFAULT_TENANT,
-    owner_of,
-    root_run_id,
-    run_id_for,
-    tenant_of_run,
-    tenant_problem,
-)
 
 ENCODING_KEY: Final = "encoding"
 #: The encoding of what is encrypted, as Temporal's own examples have it.
@@ -111,7 +104,7 @@ class Place(NamedTuple):
     @property
     def root(self) -> str:
         """The run whose key is the payload's."""
-        return root_run_id(self.workflow_id)
+        return identity.root_run_id(self.workflow_id)
 
     def holds(self, named: Place) -> bool:
         """Return whether what says that it belongs to a place may be taken here."""
@@ -238,7 +231,7 @@ class Reference(Message):
 
 
 def path_of(tenant: str, sha256: str) -> str:
-    problem = tenant_problem(tenant)
+    problem = identity.tenant_problem(tenant)
     if problem is not None:
         raise NotKept(f"tenant {tenant[:80]!r}: {problem}")
     return f"{tenant}/sha256/{sha256[:2]}/{sha256}"
@@ -250,9 +243,9 @@ def payloads_of(workflow_id: str | None) -> str:
     ``None``: nobody says for which run a payload is.
     """
     if workflow_id is None:
-        return f"{DEFAULT_TENANT}/{_PAYLOADS}/{_NO_RUN}"
-    of_run = digest(root_run_id(workflow_id)).removeprefix("sha256:")
-    return f"{owner_of(workflow_id)}/{_PAYLOADS}/{of_run}"
+        return f"{identity.DEFAULT_TENANT}/{_PAYLOADS}/{_NO_RUN}"
+    of_run = digest(identity.root_run_id(workflow_id)).removeprefix("sha256:")
+    return f"{identity.owner_of(workflow_id)}/{_PAYLOADS}/{of_run}"
 
 
 def data_converter(
@@ -511,7 +504,9 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
             if named.part is not Part.ANY or here is None:
                 return await self._encryption.decrypt(payload, here)
             # Of Temporal's command line: it says whose it is, and not which run it is for.
-            anywhere = Place(run_id_for(tenant_of_run(here.workflow_id), ""), Part.ANY)
+            anywhere = Place(
+                identity.run_id_for(identity.tenant_of_run(here.workflow_id), ""), Part.ANY
+            )
             raise Pasted(
                 "it does not say what it is for", await self._encryption.decrypt(payload, anywhere)
             )

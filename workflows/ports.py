@@ -18,7 +18,7 @@ from temporalio.common import Priority, RetryPolicy, SearchAttributeKey
 from temporalio.exceptions import ActivityError, FailureError, RetryState
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalActivityConfig
 
-from surehand.workflows.contracts import effects, runs, tools
+from surehand.workflows.contracts import base, effects, runs, tools
 from surehand.workflows.contracts.approvals import (
     ApprovalAsked,
     ApprovalClosed,
@@ -26,14 +26,6 @@ from surehand.workflows.contracts.approvals import (
     RequestApproval,
     VerdictReached,
     VerifyDecision,
-)
-from surehand.workflows.contracts.base import (
-    ArtifactRead,
-    Message,
-    OfRun,
-    ReadArtifact,
-    Recorded,
-    RunAdmitted,
 )
 from surehand.workflows.contracts.steering import InterruptRecorded, RecordInterrupt, Steer, Steered
 from surehand.workflows.contracts.tools import CALL_MARGIN
@@ -51,8 +43,8 @@ SEARCH_ATTRIBUTES: Final = (RUN_STATE, TENANT, OPEN_ITEMS, PLAN)
 #: Search for runs, of plans and of code: only they have a state.
 IS_RUN: Final = f"{RUN_STATE.name} IS NOT NULL"
 
-In = TypeVar("In", bound=Message)
-Out = TypeVar("Out", bound=Message)
+In = TypeVar("In", bound=base.Message)
+Out = TypeVar("Out", bound=base.Message)
 
 
 @dataclass(frozen=True)
@@ -87,21 +79,23 @@ SETTLE_INTERVENTION: Final = Port(
     "settle_intervention", effects.SettleIntervention, effects.InterventionSettled
 )
 RECORD_INTERRUPT: Final = Port("record_interrupt", RecordInterrupt, InterruptRecorded)
-RECORD_REFUSAL: Final = Port("record_refusal", tools.RecordRefusal, Recorded)
+RECORD_REFUSAL: Final = Port("record_refusal", tools.RecordRefusal, base.Recorded)
 RECORD_VALUE: Final = Port("record_value", runs.RecordValue, runs.ValueRecorded)
-READ_ARTIFACT: Final = Port("read_artifact", ReadArtifact, ArtifactRead)
+READ_ARTIFACT: Final = Port("read_artifact", base.ReadArtifact, base.ArtifactRead)
 EVALUATE: Final = Port("evaluate", runs.Evaluate, runs.Evaluated, here=True)
 AMEND_RUN: Final = Port("amend_run", runs.AmendRun, runs.Amended)
 STEER: Final = Port("steer", Steer, Steered)
-FIND_INTERVENTIONS: Final = Port("find_interventions", OfRun, effects.InterventionsFound, here=True)
+FIND_INTERVENTIONS: Final = Port(
+    "find_interventions", base.OfRun, effects.InterventionsFound, here=True
+)
 FIND_REMAINING: Final = Port(
     "find_remaining", effects.FindRemaining, effects.RemainingFound, here=True
 )
 LOOK_AT_CHILD: Final = Port("look_at_child", runs.LookAtChild, runs.ChildFound, here=True)
-ADMIT_RUN: Final = Port("admit_run", OfRun, RunAdmitted, here=True)
+ADMIT_RUN: Final = Port("admit_run", base.OfRun, base.RunAdmitted, here=True)
 CLOSE_RUN: Final = Port("close_run", runs.CloseRun, runs.RunClosed)
 RECONCILE: Final = Port("reconcile", effects.ReconcileLedger, effects.Reconciled)
-BEGIN_UNWIND: Final = Port("begin_unwind", effects.UnwindRun, Recorded)
+BEGIN_UNWIND: Final = Port("begin_unwind", effects.UnwindRun, base.Recorded)
 PREVIEW_UNWIND: Final = Port("preview_unwind", effects.UnwindRun, effects.Unwound)
 
 

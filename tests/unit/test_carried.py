@@ -313,6 +313,8 @@ def test_a_part_of_a_run_knows_nothing_that_its_state_does_not() -> None:
 def own_variables(class_: ast.ClassDef) -> Iterator[str]:
     """Yield the attributes of a class that change, or that begin as something of its own."""
     for method in class_.body:
+        if isinstance(method, ast.AnnAssign) and _begins_empty(method.value):  # of a dataclass
+            yield ast.unparse(method.target)
         if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         for node in ast.walk(method):
@@ -325,17 +327,19 @@ def own_variables(class_: ast.ClassDef) -> Iterator[str]:
                 ]
             elif isinstance(node, ast.AnnAssign | ast.AugAssign):
                 targets = [node.target]
-            value = getattr(node, "value", None)
-            empty = isinstance(value, ast.Constant | ast.Dict | ast.List | ast.Set) or (
-                isinstance(value, ast.Call)
-                and ast.unparse(value.func).partition("[")[0]
-                in ("set", "dict", "list", "deque", "Counter", "defaultdict")
-            )
+            empty = _begins_empty(getattr(node, "value", None))
             for target in targets:
                 own = isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
-                if own and (empty or method.name != "__init__"):
+                if own and (empty or method.name not in ("__init__", "__post_init__")):
                     assert isinstance(target, ast.Attribute)
                     yield target.attr
+
+
+def _begins_empty(value: ast.expr | None) -> bool:
+    made = ("set", "dict", "list", "deque", "Counter", "defaultdict", "field")
+    return isinstance(value, ast.Constant | ast.Dict | ast.List | ast.Set) or (
+        isinstance(value, ast.Call) and ast.unparse(value.func).partition("[")[0] in made
+    )
 
 
 @pytest.mark.parametrize(

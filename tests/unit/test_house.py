@@ -23,14 +23,14 @@ PARTICIPLES: Final = {
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
     "modules": 188,
-    "lines": 64_313,
-    "one-word functions, per mille": 301,
-    "participles, per mille": 43,
+    "lines": 64_269,
+    "one-word functions, per mille": 300,
+    "participles, per mille": 41,
     "class names defined twice": 7,
     "file names that repeat": 17,
     "classes with the same fields": 1,
     "modules with one importer": 20,
-    "lines of imports, per mille": 71,
+    "lines of imports, per mille": 70,
 }
 Tree = ast.Module
 Function = ast.FunctionDef | ast.AsyncFunctionDef

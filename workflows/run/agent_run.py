@@ -33,6 +33,7 @@ from surehand.workflows.run.run_core import Continuing, RunCore, why_not_continu
 from surehand.workflows.run.run_data import RunData
 from surehand.workflows.run.run_records import StepFailed
 from surehand.workflows.run.run_views import checkpoint_of, view_of
+from surehand.workflows.run.step_calls import Spending, ToolCalls
 from surehand.workflows.run.step_runner import StepRunner
 from surehand.workflows.run.step_scheduler import Scheduler
 
@@ -63,8 +64,11 @@ class BaseRun:
         compensation = self._compensation = Compensation(core)
         children = self._children = ChildRunner(core, compensation)
         questions = Questions(core, children)
-        runner = self._runner = StepRunner(core, approvals, compensation, questions, children)
-        tool_calls = runner.tool_calls
+        spending = Spending(core)
+        tool_calls = ToolCalls(core, compensation, spending)
+        runner = self._runner = StepRunner(
+            core, approvals, compensation, questions, children, tool_calls
+        )
         freshness = self._freshness = Freshness(core, approvals)
         pausing = Pausing(core, compensation, freshness)
         self._amendment = Amendment(core, approvals, compensation, tool_calls)
@@ -81,7 +85,7 @@ class BaseRun:
                 questions.take_answers, questions.find_questions, lambda: not data.opening
             ),
             Verb.EVENT: VerbHandler(questions.take_event),
-            Verb.TOP_UP: VerbHandler(tool_calls.spending.top_up),
+            Verb.TOP_UP: VerbHandler(spending.top_up),
             Verb.AMEND: VerbHandler(self._amendment.amend),
             Verb.RESOLVE: VerbHandler(compensation.settle_intervention),
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -24,7 +25,7 @@ from surehand.workflows.plan.plan import Plan, why_too_deep
 from surehand.workflows.ports import fair, move_timeout
 from surehand.workflows.run import deliveries
 from surehand.workflows.run.compensation import Compensation
-from surehand.workflows.run.run_core import RunCore, RunPart, wait_at_most
+from surehand.workflows.run.run_core import RunPart, wait_at_most
 from surehand.workflows.run.run_records import StepFailed, StepRefused
 
 #: Room for ``/step/number`` behind it, and for Temporal's own limit of 255.
@@ -41,12 +42,11 @@ MOST_EARLY: Final = 1000
 _SHOWN: Final = {state.value: state for state in StepState}
 
 
+@dataclass(eq=False)
 class ChildRunner(RunPart):
     """Runs the child runs of one run."""
 
-    def __init__(self, core: RunCore, compensation: Compensation) -> None:
-        super().__init__(core)
-        self._compensation = compensation
+    _compensation: Compensation
 
     async def run_child(self, step_id: str, plan: Plan, room: int) -> runs.RunResult:
         """Run a step's plan in a child run to its end and return its result.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from temporalio import workflow
@@ -12,11 +13,12 @@ from surehand.workflows.contracts.runs import CloseRun, RunClosed, RunResult
 from surehand.workflows.contracts.steering import CancelMode
 from surehand.workflows.run.compensation import Compensation
 from surehand.workflows.run.questions import Approvals
-from surehand.workflows.run.run_core import Continuing, RunCore, RunPart, next_look, wait_at_most
+from surehand.workflows.run.run_core import Continuing, RunPart, next_look, wait_at_most
 from surehand.workflows.run.run_data import OPEN, WAITING
 from surehand.workflows.run.run_views import result_of
 
 
+@dataclass(eq=False)
 class Admission(RunPart):
     """Has one run wait until it may take steps.
 
@@ -24,9 +26,7 @@ class Admission(RunPart):
     wait behind it.
     """
 
-    def __init__(self, core: RunCore, continuing: Continuing) -> None:
-        super().__init__(core)
-        self._continuing = continuing
+    _continuing: Continuing
 
     def note_queue(self, queued: QuotaWait | None) -> None:
         data = self._data
@@ -57,14 +57,13 @@ class Admission(RunPart):
 _CALLED: Final = frozenset({StepState.WAITING_RATE_LIMIT, StepState.PAUSED_FAILURE})
 
 
+@dataclass(eq=False)
 class Completion(RunPart):
     """Brings one run to its end."""
 
-    def __init__(self, core: RunCore, approvals: Approvals, compensation: Compensation) -> None:
-        super().__init__(core)
-        self._approvals = approvals
-        self._compensation = compensation
-        self._completed: RunClosed | None = None
+    _approvals: Approvals
+    _compensation: Compensation
+    _completed: RunClosed | None = None
 
     async def complete_if_nothing_else_stands(self) -> bool:
         """Record that the run has completed, if nothing stands but what this life knows of.

@@ -16,7 +16,7 @@ from surehand.workflows.contracts.steering import Steer, Verb
 from surehand.workflows.run.child_runs import ChildRunner
 from surehand.workflows.run.deliveries import Answer, Delivery, Malformed, refuse
 from surehand.workflows.run.questions import Approvals
-from surehand.workflows.run.run_core import RunCore, RunPart
+from surehand.workflows.run.run_core import RunPart
 from surehand.workflows.run.run_records import reason_of
 
 
@@ -32,20 +32,13 @@ class VerbHandler:
     """Whether the run knows all that the sender may know."""
 
 
+@dataclass(eq=False)
 class InboxWorker(RunPart):
     """Works off what people send to one run."""
 
-    def __init__(
-        self,
-        core: RunCore,
-        approvals: Approvals,
-        children: ChildRunner,
-        handlers: Mapping[Verb, VerbHandler],
-    ) -> None:
-        super().__init__(core)
-        self._approvals = approvals
-        self._children = children
-        self._handlers = handlers
+    _approvals: Approvals
+    _children: ChildRunner
+    _handlers: Mapping[Verb, VerbHandler]
 
     def receive_signal(self, verb: Verb, payload: Any) -> None:
         """Take what a signal carries, also if that is nothing that the run understands."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from surehand.workflows.plan.plan import Step, Wait
 from surehand.workflows.plan.policy import Escalate
 from surehand.workflows.run.child_runs import ChildRunner
 from surehand.workflows.run.deliveries import Answer, Delivery, accept, answer_of, refuse
-from surehand.workflows.run.run_core import RunCore, RunPart, wait_at_most
+from surehand.workflows.run.run_core import RunPart, wait_at_most
 from surehand.workflows.run.run_records import StepFailed, cut_short, leave_if_cancelled
 
 #: Requests of one step that nobody has answered before nobody is asked any more. Each adds to the
@@ -207,12 +208,11 @@ MOST_KEPT: Final = 1000
 MOST_IDS: Final = 10_000
 
 
+@dataclass(eq=False)
 class Questions(RunPart):
     """Asks humans for values, and waits for events, for the steps of one run."""
 
-    def __init__(self, core: RunCore, children: ChildRunner) -> None:
-        super().__init__(core)
-        self._children = children
+    _children: ChildRunner
 
     async def ask_human(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Set
+from dataclasses import dataclass
 from typing import Any, Final
 
 from temporalio import workflow
@@ -18,19 +19,18 @@ from surehand.workflows.plan.references import INPUT, ancestors, descendants, in
 from surehand.workflows.run.compensation import Compensation
 from surehand.workflows.run.deliveries import Answer, Delivery, accept, refuse
 from surehand.workflows.run.questions import Approvals
-from surehand.workflows.run.run_core import RunCore, RunPart
+from surehand.workflows.run.run_core import RunPart
 from surehand.workflows.run.run_data import WAITING, StepViews
 from surehand.workflows.run.run_records import NO_MORE
 from surehand.workflows.run.step_calls import ToolCalls
 
 
+@dataclass(eq=False)
 class Pausing(RunPart):
     """Pauses and resumes one run."""
 
-    def __init__(self, core: RunCore, compensation: Compensation, freshness: Freshness) -> None:
-        super().__init__(core)
-        self._compensation = compensation
-        self._freshness = freshness
+    _compensation: Compensation
+    _freshness: Freshness
 
     async def pause(self, asked: steering.PauseRun, delivery: Delivery) -> Answer:
         """Pause the run: no step begins anything more."""
@@ -100,12 +100,11 @@ class Pausing(RunPart):
         return {"token": self._data.token, "calls": self._data.calls_digest()}
 
 
+@dataclass(eq=False)
 class Freshness(RunPart):
     """Has one run look again at what it has read."""
 
-    def __init__(self, core: RunCore, approvals: Approvals) -> None:
-        super().__init__(core)
-        self._approvals = approvals
+    _approvals: Approvals
 
     def hold_what_is_stale(self) -> list[str]:
         """Hold back what rests on stale outputs; returns the reads that are to be made again."""
@@ -208,20 +207,13 @@ class Freshness(RunPart):
 _FACTS: Final = frozenset({StepState.SUCCEEDED, StepState.FAILED})
 
 
+@dataclass(eq=False)
 class Amendment(RunPart):
     """Gives one run another plan."""
 
-    def __init__(
-        self,
-        core: RunCore,
-        approvals: Approvals,
-        compensation: Compensation,
-        tool_calls: ToolCalls,
-    ) -> None:
-        super().__init__(core)
-        self._approvals = approvals
-        self._compensation = compensation
-        self._tool_calls = tool_calls
+    _approvals: Approvals
+    _compensation: Compensation
+    _tool_calls: ToolCalls
 
     async def amend(self, asked: Amend, delivery: Delivery) -> Answer:
         """Have another plan validated and recorded; it is taken over once no call is under way."""

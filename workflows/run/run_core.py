@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Final
 
 from temporalio import workflow
@@ -271,11 +273,18 @@ class RunCore:
         self.show_change()
 
 
+@dataclass(eq=False)
 class RunPart:
-    """A part of a run: it writes the run's state, and calls activities through its core."""
+    """A part of a run: it writes the run's state, and calls activities through its core.
 
-    def __init__(self, core: RunCore) -> None:
-        self._core, self._data = core, core.data
+    The fields of a part are the parts that it needs, and what it keeps of this execution alone.
+    """
+
+    _core: RunCore
+
+    @cached_property
+    def _data(self) -> RunData:
+        return self._core.data
 
 
 def _may_be_tried_again(error: ActivityError) -> bool:
@@ -316,14 +325,13 @@ _WAITING: Final = OPEN - {StepState.RUNNING}
 NEXT_VERSION: Final = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
 
 
+@dataclass(eq=False)
 class Continuing(RunPart):
     """Says when a run is to continue as new, and has it do so."""
 
-    def __init__(self, core: RunCore) -> None:
-        super().__init__(core)
-        self._opened_at = 0
-        self._not_before = 0
-        self._hindered: str | None = None
+    _opened_at: int = 0
+    _not_before: int = 0
+    _hindered: str | None = None
 
     def note_opened(self) -> None:
         """Note that this execution is open: from here on its history counts."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from itertools import islice
@@ -24,7 +25,7 @@ from surehand.workflows.plan.references import references, resolve
 from surehand.workflows.ports import call_failure, local_call, tool_call
 from surehand.workflows.run.compensation import Compensation
 from surehand.workflows.run.deliveries import Answer, Delivery, accept, refuse
-from surehand.workflows.run.run_core import RunCore, RunPart, wait_at_most
+from surehand.workflows.run.run_core import RunPart, wait_at_most
 from surehand.workflows.run.run_data import OPEN, RunData
 from surehand.workflows.run.run_records import PROVEN, StepFailed, cut_short, type_of, used_by
 
@@ -234,6 +235,7 @@ async def end_within(
         raise TimeOver from error
 
 
+@dataclass(eq=False)
 class ToolCalls(RunPart):
     """Makes the tool calls of one run.
 
@@ -247,17 +249,17 @@ class ToolCalls(RunPart):
     the others find theirs when they come to their call.
     """
 
-    def __init__(self, core: RunCore, compensation: Compensation) -> None:
-        super().__init__(core)
-        self._compensation = compensation
-        self.spending = Spending(core)
-        self._mode = core.data.request.mode
-        # Of this execution's history: what is not in it when it ends is in none.
-        self._uncertain = 0
-        """Ends so far that a crash might change."""
-        self._written = 0
-        """How many of them are known to be in history."""
-        self._batching = False
+    _compensation: Compensation
+    spending: Spending
+    # Of this execution's history: what is not in it when it ends is in none.
+    _uncertain: int = 0
+    """Ends so far that a crash might change."""
+    _written: int = 0
+    """How many of them are known to be in history."""
+    _batching: bool = False
+
+    def __post_init__(self) -> None:
+        self._mode = self._data.request.mode
 
     @property
     def has_heard_all(self) -> bool:

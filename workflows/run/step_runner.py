@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, assert_never
 
@@ -21,30 +22,22 @@ from surehand.workflows.run import run_records, step_rules
 from surehand.workflows.run.child_runs import ChildRunner
 from surehand.workflows.run.compensation import Compensation
 from surehand.workflows.run.questions import Approvals, Questions
-from surehand.workflows.run.run_core import RunCore, RunPart
+from surehand.workflows.run.run_core import RunPart
 from surehand.workflows.run.step_calls import ToolCalls
 
 #: Of a call whose tool has changed.
 _IN_ANY_CASE: Final = ApprovalPolicy(standing=False)
 
 
+@dataclass(eq=False)
 class StepRunner(RunPart):
     """Runs the steps of one run; several may be under way at once."""
 
-    def __init__(
-        self,
-        core: RunCore,
-        approvals: Approvals,
-        compensation: Compensation,
-        questions: Questions,
-        children: ChildRunner,
-    ) -> None:
-        super().__init__(core)
-        self._approvals = approvals
-        self._compensation = compensation
-        self._questions = questions
-        self._children = children
-        self.tool_calls = ToolCalls(core, compensation)
+    _approvals: Approvals
+    _compensation: Compensation
+    _questions: Questions
+    _children: ChildRunner
+    tool_calls: ToolCalls
 
     async def run_step(self, step: Step, facts: dict[str, Any]) -> Goto | None:
         """Run a step, of no list and under no condition, to its end; ``StepFailed``: it has failed.

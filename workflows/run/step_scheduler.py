@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from temporalio import workflow
@@ -19,7 +19,7 @@ from surehand.workflows.plan.references import INPUT, literal
 from surehand.workflows.run import step_rules
 from surehand.workflows.run.compensation import Compensation
 from surehand.workflows.run.questions import Questions
-from surehand.workflows.run.run_core import Continuing, RunCore, RunPart
+from surehand.workflows.run.run_core import Continuing, RunPart
 from surehand.workflows.run.run_data import OPEN
 from surehand.workflows.run.run_records import StepFailed, StepProgress
 from surehand.workflows.run.step_runner import StepRunner
@@ -28,22 +28,14 @@ from surehand.workflows.run.step_runner import StepRunner
 _TO_DO: Final = frozenset({StepState.PENDING, *OPEN})
 
 
+@dataclass(eq=False)
 class Scheduler(RunPart):
     """Runs the steps of one run: under their conditions, for each item, again after a failure."""
 
-    def __init__(
-        self,
-        core: RunCore,
-        runner: StepRunner,
-        compensation: Compensation,
-        questions: Questions,
-        continuing: Continuing,
-    ) -> None:
-        super().__init__(core)
-        self._runner = runner
-        self._compensation = compensation
-        self._questions = questions
-        self._continuing = continuing
+    _runner: StepRunner
+    _compensation: Compensation
+    _questions: Questions
+    _continuing: Continuing
 
     async def run_planned(self, step: Step) -> Goto | None:
         """Run a step, for each item of its list; returns where to go on, if it says so."""
