@@ -181,7 +181,7 @@ class PlanWalk:
                     return f"step {step.id}: {failed}{then}"
                 follows = goes_on.at
             if follows is not None:
-                for skipped in rules.left_out(plan, step, follows, self._settled):
+                for skipped in plan.skipped_by_goto(step.id, follows.goto) - self._settled:
                     why = f"{step.id} goes on at {follows.goto}"
                     self._add_row(plan.step(skipped), "would skip", why=why)
                     self._settled.add(skipped)
@@ -256,7 +256,7 @@ class PlanWalk:
                 if one.id in self._start.done:
                     self._reuse_output(one)
                 else:
-                    await self._take_one(one, rules.item_facts(step, item, self.facts), step.item)
+                    await self._take_one(one, {**self.facts, step.item: item}, step.item)
             except StepFailed as error:
                 self._add_row(one, "would fail", why=str(error), known=False)
                 failed.append(error)
@@ -265,7 +265,7 @@ class PlanWalk:
         if any(one.id in self._unknown for one in each):
             self._unknown.add(step.id)
         else:
-            self.facts[step.id] = rules.output_of_list(each, self.facts)
+            self.facts[step.id] = [self.facts.get(one.id) for one in each]
 
     async def _take_one(self, step: Step, facts: Mapping[str, Any], local: str = "") -> None:
         """Say what would be done in a step, or in one item of a list."""

@@ -52,12 +52,10 @@ WAITS_FOR_PEOPLE: Final = (
     " AND ExecutionStatus = 'Running'"
 )
 #: What a run waits for that is neither decided on nor answered.
-_OTHER_KINDS: Final = frozenset(
-    (
-        *(WaitKind.INTERVENTION, WaitKind.PERMISSION, WaitKind.PAUSE),
-        *(WaitKind.BUDGET, WaitKind.FAILURE),
-    )
-)
+_OTHER_KINDS: Final = {kind for kind in WaitKind if kind.needs_human} - {
+    WaitKind.APPROVAL,
+    WaitKind.QUESTION,
+}
 
 #: Runs asked at the same time; each query wakes a worker.
 _AT_ONCE: Final = 10

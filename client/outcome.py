@@ -22,7 +22,7 @@ from temporalio.service import RPCError
 
 from surehand.client.connection import ENDS, Connection, require_readable, understood
 from surehand.process import exits
-from surehand.workflows.contracts.base import ENDED, RunState, StepState
+from surehand.workflows.contracts.base import ENDED, RunState, StepState, WaitKind
 from surehand.workflows.contracts.runs import RunResult, RunView
 from surehand.workflows.contracts.tools import WAITS_FOR
 from surehand.workflows.names import ErrorType
@@ -30,15 +30,7 @@ from surehand.workflows.plan.references import PlanError
 from surehand.workflows.ports import EXECUTE_TOOLS, OPEN_RUN, RUN_STATE
 
 #: States in which only a person moves a run on.
-FOR_PEOPLE: Final = (
-    RunState.WAITING_APPROVAL,
-    RunState.NEEDS_INTERVENTION,
-    RunState.PAUSED_PERMISSION,
-    RunState.PAUSED_USER,
-    RunState.WAITING_INPUT,
-    RunState.PAUSED_BUDGET,
-    RunState.PAUSED_FAILURE,
-)
+FOR_PEOPLE: Final = tuple(RunState(kind.step_state) for kind in WaitKind if kind.needs_human)
 #: Ends that a run has no say in: nothing was undone, and it cannot tell.
 CUT_OFF_BY_SERVER: Final = frozenset({"terminated", "timed_out"})
 

@@ -22,14 +22,14 @@ PARTICIPLES: Final = {
 }  # fmt: skip
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
-    "modules": 188,
-    "lines": 64_269,
+    "modules": 187,
+    "lines": 64_225,
     "one-word functions, per mille": 300,
     "participles, per mille": 41,
     "class names defined twice": 7,
     "file names that repeat": 17,
     "classes with the same fields": 1,
-    "modules with one importer": 20,
+    "modules with one importer": 19,
     "lines of imports, per mille": 70,
 }
 Tree = ast.Module

@@ -7,7 +7,7 @@ import random
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -429,7 +429,7 @@ async def test_one_event_wakes_one_step(monkeypatch: pytest.MonkeyPatch) -> None
     request = StartRun(run_id="r", tenant="default", user="ada", plan=PLAN)
     data = RunData.new(request, "first", datetime.now(UTC))
     core = _Core(data)
-    questions = module.Questions(core, cast(Any, None))
+    questions = module.Questions(core)
     waits = [step.wait for step in PLAN.steps if step.wait is not None]
     steps = [
         asyncio.create_task(questions.wait_for_event(id_, wait, "x"))

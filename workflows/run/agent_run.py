@@ -1,4 +1,4 @@
-"""What every run does, whatever its steps come from, and the run of a plan.
+"""What every run does, whatever its steps come from, to its end; and the run of a plan.
 
 A run validates nothing and touches nothing outside: it decides which port to call next, waits for
 humans without holding a process, and unwinds what it has done when it cannot finish.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -16,23 +17,29 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from surehand.workflows import names, ports
+from surehand.workflows.contracts import runs
 from surehand.workflows.contracts.base import OfRun, RunState, StepState
-from surehand.workflows.contracts.runs import Checkpoint, OpenRun, RunResult, RunView, StartRun
-from surehand.workflows.contracts.steering import CancelRun, Verb
+from surehand.workflows.contracts.runs import RunResult, StartRun
+from surehand.workflows.contracts.steering import CancelMode, CancelRun, Verb
 from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import Goto, Step
 from surehand.workflows.run import step_rules
 from surehand.workflows.run.child_runs import ChildRunner
 from surehand.workflows.run.compensation import Compensation
-from surehand.workflows.run.completion import Admission, Completion
 from surehand.workflows.run.deliveries import Answer, Delivery, accept, refuse
 from surehand.workflows.run.inbox import InboxWorker, VerbHandler
 from surehand.workflows.run.questions import Approvals, Questions
 from surehand.workflows.run.run_changes import Amendment, Freshness, Pausing
-from surehand.workflows.run.run_core import Continuing, RunCore, why_not_continued
-from surehand.workflows.run.run_data import RunData
+from surehand.workflows.run.run_core import (
+    Admission,
+    Continuing,
+    RunCore,
+    RunPart,
+    why_not_continued,
+)
+from surehand.workflows.run.run_data import OPEN, WAITING, RunData
 from surehand.workflows.run.run_records import StepFailed
-from surehand.workflows.run.run_views import checkpoint_of, view_of
+from surehand.workflows.run.run_views import checkpoint_of, result_of, view_of
 from surehand.workflows.run.step_calls import Spending, ToolCalls
 from surehand.workflows.run.step_runner import StepRunner
 from surehand.workflows.run.step_scheduler import Scheduler
@@ -63,7 +70,7 @@ class BaseRun:
         approvals = Approvals(core)
         compensation = self._compensation = Compensation(core)
         children = self._children = ChildRunner(core, compensation)
-        questions = Questions(core, children)
+        questions = Questions(core)
         spending = Spending(core)
         tool_calls = ToolCalls(core, compensation, spending)
         runner = self._runner = StepRunner(
@@ -206,7 +213,7 @@ class BaseRun:
         if (refused := why_not_continued(request)) is not None:
             raise ApplicationError(refused, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
         continues = request.carried is not None
-        asked = OpenRun(
+        asked = runs.OpenRun(
             request=self._data.request if continues else request,
             execution=info.first_execution_run_id,
             continues=continues,
@@ -294,12 +301,12 @@ class BaseRun:
         self._core.refuse_signal(name, f"there is no such signal; known are {', '.join(Verb)}")
 
     @workflow.query(name=names.VIEW)
-    def view(self) -> RunView:
+    def view(self) -> runs.RunView:
         """Return where the run stands."""
         return view_of(self._data)
 
     @workflow.query(name=names.CHECKPOINT)
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> runs.Checkpoint:
         """Return the run's state as one document."""
         return checkpoint_of(self._data, workflow.now())
 
@@ -461,9 +468,108 @@ class AgentRun(BaseRun):
                 return f"step {step.id}: {failed.reason}"
             follows = goes_on.at
         if follows is not None:
-            for skipped in step_rules.left_out(plan, step, follows, settled):
+            for skipped in plan.skipped_by_goto(step.id, follows.goto) - settled:
                 if self._data.steps[skipped].state is StepState.PENDING:
                     self._data.set_step(skipped, StepState.SKIPPED)
                     settled.add(skipped)
             self._core.add_line(f"going on at {follows.goto}", step.id)
         return None
+
+
+#: Of the states in which a step waits, those in which its call has been made.
+_CALLED: Final = frozenset({StepState.WAITING_RATE_LIMIT, StepState.PAUSED_FAILURE})
+
+
+@dataclass(eq=False)
+class Completion(RunPart):
+    """Brings one run to its end."""
+
+    _approvals: Approvals
+    _compensation: Compensation
+    _completed: runs.RunClosed | None = None
+
+    async def complete_if_nothing_else_stands(self) -> bool:
+        """Record that the run has completed, if nothing stands but what this life knows of.
+
+        The transaction that closes the run looks. ``False``: it has closed nothing.
+        """
+        self._data.error = None
+        closed = await self._record_end(RunState.COMPLETED, standing=True)
+        self._completed = closed if closed.closed else None
+        return closed.closed
+
+    async def close_run(self, failure: str | None) -> RunResult:
+        """Undo what has to be undone, record the end, and return the result.
+
+        ``failure`` is why the run cannot finish; ``None``: it has, or is cancelled.
+        """
+        if self._completed is not None:
+            return await self._show_end(RunState.COMPLETED, self._completed)
+        state = await self._undo_as_told(failure)
+        return await self._show_end(state, await self._record_end(state))
+
+    async def _undo_as_told(self, failure: str | None) -> RunState:
+        """Undo what has to be undone and return the state the run ends in."""
+        data, cancel = self._data, self._data.cancel
+        data.error = failure
+        if cancel is not None:
+            reason = f": {cancel.reason}" if cancel.reason else ""
+            data.error = f"cancelled by {cancel.actor} ({cancel.mode}){reason}"
+        elif failure is None:
+            return RunState.COMPLETED
+        self._core.add_line(data.error or "failed")
+        mode = cancel.mode if cancel else CancelMode.COMPENSATE
+        for approval_id in list(data.gate.pending):
+            await self._approvals.close_request(approval_id)
+        data.interventions.clear()
+        data.paused = data.token = None
+        if mode is CancelMode.KEEP:
+            await self._compensation.keep_effects()
+        else:
+            await self._compensation.undo_all(cleanup=mode is CancelMode.CLEANUP)
+        return RunState.CANCELLED if cancel else RunState.FAILED
+
+    async def _record_end(self, state: RunState, *, standing: bool = False) -> runs.RunClosed:
+        """Judge what is still in the inboxes, and record the end.
+
+        ``standing``: only if all that stands is what this life of the run knows of.
+        """
+        data = self._data
+        for view in data.in_state(StepState.PENDING):
+            data.set_step(view.id, StepState.SKIPPED)
+        called = data.saga.unsettled()
+        for view in data.in_state(*(WAITING - _CALLED)):
+            if view.id not in called:
+                data.set_step(view.id, StepState.SKIPPED, error=f"not called: {data.error}")
+        for view in data.in_state(*OPEN):
+            data.set_step(view.id, StepState.FAILED, error=data.error)
+        data.inbox.put_back(data.gate.release_held())
+        await workflow.wait_condition(lambda: data.inbox.idle)
+        return await self._core.call(
+            ports.CLOSE_RUN,
+            runs.CloseRun(
+                **data.ids,
+                state=state,
+                error=data.error,
+                skipped={v.id: v.tool for v in data.in_state(StepState.SKIPPED)},
+                standing=data.saga.standing_digest() if standing else None,
+            ),
+            "close the run",
+        )
+
+    async def _show_end(self, state: RunState, closed: runs.RunClosed) -> RunResult:
+        """Show the recorded end, and return the result once all that was sent is answered."""
+        data = self._data
+        data.final_effects, data.uncompensated = closed.effects, closed.uncompensated
+        data.more_effects = closed.more_effects
+        data.more_uncompensated = closed.more_uncompensated
+        data.mark_undone(closed.effects)
+        data.ended = state
+        self._core.add_line(state.value)
+        self._core.show_change()
+        await workflow.wait_condition(
+            lambda: (
+                data.inbox.idle and workflow.all_handlers_finished() and self._core.signals_are_sent
+            )
+        )
+        return result_of(data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +17,7 @@ from surehand.workflows import names, ports
 from surehand.workflows.contracts import runs
 from surehand.workflows.contracts.approvals import Verdict, VerdictCode
 from surehand.workflows.contracts.base import ENDED_STEPS, RunState, StepState
-from surehand.workflows.contracts.steering import AnswerInterrupts, Interrupt, Verb
+from surehand.workflows.contracts.steering import AnswerInterrupts, Verb
 from surehand.workflows.identity import child_run_id, run_of_approval
 from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import Plan, why_too_deep
@@ -269,12 +268,6 @@ class ChildRunner(RunPart):
             await workflow.get_external_workflow_handle(child_id).signal(name, message)
         except ApplicationError:
             self._core.add_line(f"{name}: {child_id} has ended already")
-
-    def list_questions(self) -> Iterator[tuple[str, Interrupt]]:
-        """Yield the children's questions under the ids that this run's people answer them by."""
-        for step_id, report in self._data.children.reports.items():
-            for interrupt in report.interrupts:
-                yield f"{step_id}/{interrupt.interrupt_id}", interrupt
 
 
 def _shown_state(report: runs.ChildReport) -> StepState:

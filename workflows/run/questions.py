@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -19,7 +18,6 @@ from surehand.workflows.contracts.runs import OutsideEvent
 from surehand.workflows.contracts.tools import ToolCall
 from surehand.workflows.plan.plan import Step, Wait
 from surehand.workflows.plan.policy import Escalate
-from surehand.workflows.run.child_runs import ChildRunner
 from surehand.workflows.run.deliveries import Answer, Delivery, accept, answer_of, refuse
 from surehand.workflows.run.run_core import RunPart, wait_at_most
 from surehand.workflows.run.run_records import StepFailed, cut_short, leave_if_cancelled
@@ -208,11 +206,8 @@ MOST_KEPT: Final = 1000
 MOST_IDS: Final = 10_000
 
 
-@dataclass(eq=False)
 class Questions(RunPart):
     """Asks humans for values, and waits for events, for the steps of one run."""
-
-    _children: ChildRunner
 
     async def ask_human(
         self,
@@ -384,7 +379,7 @@ class Questions(RunPart):
 
     def find_questions(self, sent: steering.AnswerInterrupts) -> dict[str, Any]:
         """Return what the ledger has to know: each answer with its question, or what is wrong."""
-        own, inside = self._data.interrupts, dict(self._children.list_questions())
+        own, inside = self._data.interrupts, self._data.children.list_questions()
         waiting = {**own, **inside}
         answers = dict(sent.answers or {})
         listed = ", ".join(sorted(waiting)) or "none"

@@ -1,4 +1,4 @@
-"""The core that all parts of a run share: its state, its calls and signals, and what it shows."""
+"""What all parts of a run share: its state, calls, signals, its place, and continuing as new."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from surehand.workflows.contracts.base import (
     LONGEST_LOOK,
     SHORTEST_LOOK,
     HaltWait,
+    OfRun,
     QuotaWait,
     StepState,
 )
@@ -402,6 +403,41 @@ class Continuing(RunPart):
             self._core.add_line(text)
             return
         workflow.continue_as_new(following, initial_versioning_behavior=NEXT_VERSION)
+
+
+@dataclass(eq=False)
+class Admission(RunPart):
+    """Has one run wait until it may take steps.
+
+    It is recorded and hears what is sent to it. One that is paused asks all the same: the others
+    wait behind it.
+    """
+
+    _continuing: Continuing
+
+    def note_queue(self, queued: QuotaWait | None) -> None:
+        data = self._data
+        if queued is not None and data.queued is None:
+            self._core.add_line(queued.story)
+        data.queued = queued
+
+    async def wait_for_place(self) -> bool:
+        """Wait until the run is admitted; ``False``: it is to end before."""
+        data = self._data
+        while data.queued is not None and data.cancel is None:
+            if self._continuing.is_possible():
+                self._continuing.continue_as_new()
+            # At the front it may wait for months, and each look adds to its history.
+            pause = max(data.queued.pause, next_look(min(data.queue_looks // 3, 5)))
+            data.queue_looks += 1
+            if not await wait_at_most(lambda: self._data.cancel is not None, pause):
+                asked = OfRun(**self._data.ids)
+                answer = await self._core.call(ports.ADMIT_RUN, asked, "ask for a place")
+                data.queued = answer.queued
+                if answer.queued is None:
+                    self._core.add_line("has its place: going on")
+                self._core.show_change()
+        return data.queued is None
 
 
 def why_not_continued(request: StartRun) -> str | None:

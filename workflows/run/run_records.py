@@ -135,6 +135,14 @@ class ChildRuns(Record):
     """What child runs of an earlier life of this run have reported, by their run ids."""
     tries: dict[str, int] = {}
 
+    def list_questions(self) -> dict[str, Interrupt]:
+        """Return what the children ask, by the ids under which this run's people answer it."""
+        return {
+            f"{step_id}/{interrupt.interrupt_id}": interrupt
+            for step_id, report in self.reports.items()
+            for interrupt in report.interrupts
+        }
+
 
 class CodeState(Record):
     """Of a run whose steps code makes: what is the code's own, and the ids that steps have."""

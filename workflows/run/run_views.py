@@ -357,9 +357,8 @@ def view_of(data: RunData) -> runs.RunView:
 def report_of(data: RunData, parent: runs.Parent) -> runs.ChildReport:
     """Return what a child run shows at its parent, with what its own children ask."""
     inside = [
-        interrupt.model_copy(update={"interrupt_id": f"{step_id}/{interrupt.interrupt_id}"})
-        for step_id, below in data.children.reports.items()
-        for interrupt in below.interrupts
+        interrupt.model_copy(update={"interrupt_id": id_})
+        for id_, interrupt in data.children.list_questions().items()
     ]
     return runs.ChildReport(
         step_id=parent.step_id,

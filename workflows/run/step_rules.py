@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -94,16 +94,6 @@ def items_of(
     return items
 
 
-def item_facts(step: Step, item: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the references of an item's step mean."""
-    return {**facts, step.item: item}
-
-
-def output_of_list(steps: Iterable[Step], facts: Mapping[str, Any]) -> list[Any]:
-    """Return what a list has returned: the outputs of its items."""
-    return [facts.get(one.id) for one in steps]
-
-
 def params_of(step: Step, facts: Mapping[str, Any]) -> tuple[Any, list[Late]]:
     """Return a step's params, and which of their texts wait for an artifact."""
     try:
@@ -113,10 +103,6 @@ def params_of(step: Step, facts: Mapping[str, Any]) -> tuple[Any, list[Late]]:
     if late and step.plan is not None:
         raise StepRefused("the input of a child run cannot reach into an artifact")
     return params, late
-
-
-def child_plan(plan: Plan, params: Mapping[str, Any]) -> Plan:
-    return plan.model_copy(update={"input": {**plan.input, **params}})
 
 
 def question_of(ask: Ask, facts: Mapping[str, Any]) -> str:
@@ -174,8 +160,3 @@ def waits_for_a_way_out(plan: Plan, step: Step, failed: StepFailed) -> bool:
     if failed.rejected:
         return plan.on_reject(step) == "replan"
     return failed.unreviewed or plan.on_failure(step) == "pause"
-
-
-def left_out(plan: Plan, origin: Step, target: Goto, settled: Set[str]) -> frozenset[str]:
-    """Return the steps that are skipped where a plan goes on at a later step."""
-    return plan.skipped_by_goto(origin.id, target.goto) - settled

@@ -181,7 +181,7 @@ class Scheduler(RunPart):
                     self._core.set_step(one.id, StepState.SKIPPED)
                     return
                 try:
-                    await self.run_one(one, step_rules.item_facts(step, item, data.facts))
+                    await self.run_one(one, {**data.facts, step.item: item})
                 except StepFailed as error:
                     failed.append(error)
                     # The first says why, and all of them whether people wanted it so.
@@ -209,7 +209,7 @@ class Scheduler(RunPart):
         if failed:
             self._core.set_step(step.id, StepState.FAILED, error=failed[0].reason)
             raise failed[0]
-        outputs = step_rules.output_of_list(each, data.facts)
+        outputs = [data.facts.get(one.id) for one in each]
         self._data.facts[step.id] = outputs
         self._core.set_step(step.id, StepState.SUCCEEDED, output=outputs)
         return None
