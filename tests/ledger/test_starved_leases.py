@@ -215,8 +215,8 @@ async def test_waiting_for_a_turn_ends_before_its_retry(monkeypatch: pytest.Monk
     await asyncio.gather(running, outcome)
 
 
-@pytest.mark.parametrize("called", [False, True])
-async def test_who_gives_up_waiting_for_a_place_leaves_it_to_the_next(called: bool) -> None:
+@pytest.mark.parametrize("when", ["before", "just before", "when called"])
+async def test_who_gives_up_waiting_for_a_place_leaves_it_to_the_next(when: str) -> None:
     places, has = Places(1), list[str]()
 
     async def call(name: str) -> None:
@@ -226,10 +226,11 @@ async def test_who_gives_up_waiting_for_a_place_leaves_it_to_the_next(called: bo
     async with places.place("ours"):
         leaves, stays = (asyncio.create_task(call(name)) for name in ("leaves", "stays"))
         await settle()
-        if not called:
+        if when != "when called":
             leaves.cancel()
+        if when == "before":
             await settle()
-    if called:
+    if when == "when called":
         leaves.cancel()
     await stays
 

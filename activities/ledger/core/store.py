@@ -70,6 +70,31 @@ _TURN_PATIENCE: Final = {
 }
 
 
+_Queue = deque[asyncio.Future[None]]
+
+
+async def _wait_in(queue: _Queue, leave: Callable[[], None]) -> None:
+    """Wait to be called; whoever goes away just then leaves what it was called for."""
+    called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    queue.append(called)
+    try:
+        await called
+    except BaseException:
+        if called.done() and not called.cancelled():
+            leave()
+        raise
+
+
+def _call_first(queue: _Queue) -> bool:
+    """Call the first one that is still there; ``False``: nobody is."""
+    while queue:
+        called = queue.popleft()
+        if not called.done():
+            called.set_result(None)
+            return True
+    return False
+
+
 class Turns:
     """As many transactions at once as there are connections, and the rest in queues."""
 
@@ -86,7 +111,7 @@ class Turns:
             Turn.OUTCOME: most - for_renewals,
             Turn.OTHER: most - kept,
         }
-        self._queues: dict[Turn, deque[asyncio.Future[None]]] = {turn: deque() for turn in Turn}
+        self._queues = {turn: _Queue() for turn in Turn}
 
     @classmethod
     def of(cls, engine: Engine) -> Turns:
@@ -101,33 +126,18 @@ class Turns:
         if self._taken < self._limits[turn]:
             self._taken += 1
         else:
-            await self._wait(turn)
+            async with asyncio.timeout(_TURN_PATIENCE[turn].total_seconds()):
+                await _wait_in(self._queues[turn], self._leave)
         try:
             yield
         finally:
-            self._taken -= 1
-            self._call_next()
+            self._leave()
 
-    async def _wait(self, turn: Turn) -> None:
-        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queues[turn].append(called)
-        try:
-            async with asyncio.timeout(_TURN_PATIENCE[turn].total_seconds()):
-                await called
-        except BaseException:
-            if called.done() and not called.cancelled():
-                # Called at the moment at which it went away: the turn is the next one's.
-                self._taken -= 1
-                self._call_next()
-            raise
-
-    def _call_next(self) -> None:
+    def _leave(self) -> None:
+        self._taken -= 1
         for turn, queue in self._queues.items():
-            while queue and self._taken < self._limits[turn]:
-                called = queue.popleft()
-                if not called.done():
-                    self._taken += 1
-                    called.set_result(None)
+            while self._taken < self._limits[turn] and _call_first(queue):
+                self._taken += 1
 
 
 class Places:
@@ -138,7 +148,7 @@ class Places:
 
     def __init__(self, free: int) -> None:
         self._free = free
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._queues: dict[str, _Queue] = {}
         """By tenant, the one whose turn is next first."""
 
     @asynccontextmanager
@@ -147,36 +157,33 @@ class Places:
         if self._free:
             self._free -= 1
         else:
-            await self._wait(tenant)
+            await _wait_in(self._queues.setdefault(tenant, deque()), self._leave)
         try:
             yield
         finally:
             self._leave()
 
-    async def _wait(self, tenant: str) -> None:
-        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(tenant, deque()).append(called)
-        try:
-            await called
-        except BaseException:
-            if called.done() and not called.cancelled():
-                # Called at the moment at which it went away: the place is the next one's.
-                self._leave()
-            else:
-                self._waiting[tenant].remove(called)
-                if not self._waiting[tenant]:
-                    del self._waiting[tenant]
-            raise
-
     def _leave(self) -> None:
-        if not self._waiting:
-            self._free += 1
-            return
-        tenant = next(iter(self._waiting))
-        queue = self._waiting.pop(tenant)
-        queue.popleft().set_result(None)
-        if queue:
-            self._waiting[tenant] = queue  # behind all others
+        while self._queues:
+            tenant, queue = next(iter(self._queues.items()))
+            called = _call_first(queue)
+            del self._queues[tenant]
+            if queue:
+                self._queues[tenant] = queue  # behind all others
+            if called:
+                return
+        self._free += 1
+
+
+async def _wait_through(pending: asyncio.Future[Any]) -> asyncio.CancelledError | None:
+    """Wait until it is done; return what has cancelled us meanwhile, if anything has."""
+    cancelled: asyncio.CancelledError | None = None
+    while not pending.done():
+        try:
+            await asyncio.wait({pending})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return cancelled
 
 
 #: Read at once: a row that is fetched later would be fetched in the event loop.
@@ -209,13 +216,7 @@ class LongTransaction:
     async def end(self, work: Callable[[], Any], then: Callable[[Any], None] | None = None) -> None:
         """Commit it or roll it back, behind the statement that is under way."""
         self._ended = True
-        idle = asyncio.ensure_future(self._one.acquire())
-        cancelled: asyncio.CancelledError | None = None
-        while not idle.done():
-            try:
-                await asyncio.wait({idle})
-            except asyncio.CancelledError as error:
-                cancelled = error
+        cancelled = await _wait_through(asyncio.ensure_future(self._one.acquire()))
         try:
             await self._in_thread(work, then)
         finally:
@@ -453,12 +454,7 @@ class Ledger:
         """
         context = contextvars.copy_context()
         hop = asyncio.get_running_loop().run_in_executor(self._threads, context.run, work)
-        cancelled: asyncio.CancelledError | None = None
-        while not hop.done():
-            try:
-                await asyncio.wait({hop})
-            except asyncio.CancelledError as error:
-                cancelled = error
+        cancelled = await _wait_through(hop)
         try:
             result = hop.result()
             if then is not None:
