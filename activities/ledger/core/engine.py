@@ -388,8 +388,6 @@ def find_open_transactions(connection: Connection) -> frozenset[str]:
     return frozenset(connection.execute(_OPEN).scalars())
 
 
-_LOCK = text("SELECT pg_advisory_xact_lock(:name)")
-_TRY = text("SELECT pg_try_advisory_xact_lock(:name)")
 #: What others that speak the protocol say of themselves beside PostgreSQL's own words.
 _OTHERS = ("cockroach", "yugabyte", "-yb-", "redshift", "materialize", "cratedb", "questdb")
 
@@ -462,19 +460,19 @@ def find_asynchronous_standbys(engine: Engine) -> str | None:
 
 
 def _find_unfit(one: Connection, other: Connection, *, fsync_off: bool) -> str | None:
-    version = str((one.execute(text("SELECT version()"))).scalar_one())
+    version = str(one.execute(text("SELECT version()")).scalar_one())
     lowered = version.lower()
     if not lowered.startswith("postgresql") or any(name in lowered for name in _OTHERS):
         return f"it is no PostgreSQL, it says: {version.splitlines()[0]}. Use PostgreSQL"
     # Nobody else has this name, so it is free unless `one` holds it.
-    name = {"name": secrets.randbits(62)}
-    one.execute(_LOCK, name)
-    if (other.execute(_TRY, name)).scalar_one():
+    name = secrets.token_hex(16)
+    lock_name(one, name)
+    if try_lock_names(other, name):
         return (
             "its advisory locks do not lock: a second connection has got one that the first"
             " holds, so an effect could be made twice. Use PostgreSQL itself"
         )
-    fsync = str((one.execute(text("SELECT current_setting('fsync')"))).scalar_one())
+    fsync = one.execute(text("SELECT current_setting('fsync')")).scalar_one()
     if fsync != "on" and not fsync_off:
         return (
             "it runs with fsync=off: a power cut would lose effects that were recorded, and they"

@@ -11,10 +11,10 @@ made in 0.06 ms; the driver alone takes 0.006 ms. What each write needs is there
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, Literal, cast
 
 from sqlalchemy import (
     BindParameter,
@@ -187,12 +187,12 @@ def rows_of(table: FromClause, /, *columns: Any, **equal: Any) -> Select[Any]:
     Without ``columns`` it has all; those of the table may be named. ``None`` in ``equal`` is NULL.
     """
     chosen = tuple(table.c[one] if isinstance(one, str) else one for one in columns)
-    return cast("Select[Any]", _Rows(table, chosen, equal))
+    return cast("Select[Any]", _Plain("select", table, chosen, equal))
 
 
 def update_rows(table: Table, /, **equal: Any) -> Update:
     """Return the UPDATE of the tenant's rows whose columns are equal to that."""
-    return cast("Update", _Changes(table, equal, {}))
+    return cast("Update", _Plain("update", table, equal=equal))
 
 
 def delete_rows(table: Table, /, **equal: Any) -> Delete:
@@ -202,7 +202,7 @@ def delete_rows(table: Table, /, **equal: Any) -> Delete:
 
 def insert_row(table: Table, /, **values: Any) -> Insert:
     """Return the INSERT of a row of the tenant; values may also come when it is run."""
-    return cast("Insert", _NewRow(table, values))
+    return cast("Insert", _Plain("insert", table, given=values))
 
 
 def upsert_row(
@@ -253,7 +253,8 @@ def ours(table: FromClause, /, **equal: Any) -> ColumnElement[bool]:
     return and_(true(), *mine, *(table.c[k] == v for k, v in equal.items()))
 
 
-class _Plain(ABC):
+@dataclass(frozen=True, eq=False)
+class _Plain:
     """A statement that names columns and values, and nothing else.
 
     All that have the same shape are one ``PreparedStatement``: none is built anew for its values.
@@ -261,80 +262,60 @@ class _Plain(ABC):
     """
 
     #: What SQLAlchemy asks before it takes what `__clause_element__` returns.
-    is_clause_element: Final = False
+    is_clause_element: ClassVar = False
 
-    @abstractmethod
-    def __clause_element__(self) -> Any:
-        """Return it as SQLAlchemy's."""
-
-    @abstractmethod
-    def prepared(self) -> tuple[PreparedStatement, dict[str, Any]] | None:
-        """Return what is run, and its values; ``None``: it is no plain one."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__clause_element__(), name)
-
-
-class _Rows(_Plain):
-    def __init__(
-        self,
-        table: FromClause,
-        columns: tuple[Any, ...],
-        equal: dict[str, Any],
-        *,
-        locked: bool = False,
-    ) -> None:
-        self.table, self.columns, self.equal, self.locked = table, columns, equal, locked
+    verb: Literal["select", "update", "insert"]
+    table: FromClause
+    columns: tuple[Any, ...] = ()
+    """What is selected; empty: all of the table."""
+    equal: Mapping[str, Any] = field(default_factory=dict)
+    """Of which rows, by their columns."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """What is set."""
+    locked: bool = False
 
     def with_for_update(self, **how: Any) -> Any:
         """Return the same under a lock of its rows."""
         if how:
             return self.__clause_element__().with_for_update(**how)
-        return _Rows(self.table, self.columns, self.equal, locked=True)
+        return replace(self, locked=True)
 
-    def __clause_element__(self) -> Select[Any]:
-        chosen = select(*(self.columns or (self.table,))).select_from(self.table)
-        chosen = _name_run(chosen.where(ours(self.table, **self.equal)), self.equal)
-        return chosen.with_for_update() if self.locked else chosen
+    def values(self, values: Mapping[str, Any] | None = None, **more: Any) -> Any:
+        """Return the same that sets more."""
+        return replace(self, given={**self.given, **(values or {}), **more})
+
+    def __clause_element__(self) -> Any:
+        """Return it as SQLAlchemy's."""
+        made: Any
+        match self.verb:
+            case "select":
+                made = select(*(self.columns or (self.table,))).select_from(self.table)
+                made = made.where(ours(self.table, **self.equal))
+                made = made.with_for_update() if self.locked else made
+            case "update":
+                made = update(cast("Table", self.table)).where(ours(self.table, **self.equal))
+                made = made.values(self.given) if self.given else made
+            case "insert":
+                mine = {"tenant_id": OF_TENANT} if "tenant_id" in self.table.c else {}
+                made = insert(cast("Table", self.table)).values(**mine, **self.given)
+        named = self.given if self.verb == "insert" else self.equal
+        return made.execution_options(of_run=named["run_id"]) if "run_id" in named else made
 
     def prepared(self) -> tuple[PreparedStatement, dict[str, Any]] | None:
-        shape, values = _shape(self.equal)
+        """Return what is run, and its values; ``None``: it is no plain one."""
+        sets = self.verb != "select"
         known = isinstance(self.table, Table) and all(isinstance(c, Column) for c in self.columns)
-        if shape is None or not known:
+        if not known or (sets and not self.given):
             return None
-        return _prepared_rows(self.table, self.columns, shape, self.locked), values
-
-
-class _Changes(_Plain):
-    def __init__(self, table: Table, equal: dict[str, Any], changed: dict[str, Any]) -> None:
-        self.table, self.equal, self.changed = table, equal, changed
-
-    def values(self, values: Mapping[str, Any] | None = None, **changed: Any) -> Any:
-        return _Changes(self.table, self.equal, {**self.changed, **(values or {}), **changed})
-
-    def __clause_element__(self) -> Update:
-        made = _name_run(update(self.table).where(ours(self.table, **self.equal)), self.equal)
-        return made.values(self.changed) if self.changed else made
-
-    def prepared(self) -> tuple[PreparedStatement, dict[str, Any]] | None:
-        shape, values = _shape(self.equal)
-        if shape is None or not self.changed or not _are_plain(self.changed):
+        if not _are_plain(self.equal) or not _are_plain(self.given):
             return None
-        return _prepared_changes(self.table, shape, tuple(self.changed)), {**values, **self.changed}
+        shape = tuple((name, value is None) for name, value in self.equal.items())
+        made = _prepare(self.verb, self.table, self.columns, shape, tuple(self.given), self.locked)
+        equal = {f"of_{name}": value for name, value in self.equal.items() if value is not None}
+        return made, {**equal, **self.given}
 
-
-class _NewRow(_Plain):
-    def __init__(self, table: Table, given: dict[str, Any]) -> None:
-        self.table, self.given = table, given
-
-    def __clause_element__(self) -> Insert:
-        mine = {"tenant_id": OF_TENANT} if "tenant_id" in self.table.c else {}
-        return _name_run(insert(self.table).values(**mine, **self.given), self.given)
-
-    def prepared(self) -> tuple[PreparedStatement, dict[str, Any]] | None:
-        if not self.given or not _are_plain(self.given):
-            return None
-        return _prepared_new_row(self.table, tuple(self.given)), self.given
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__clause_element__(), name)
 
 
 def plain(statement: Any) -> tuple[PreparedStatement, dict[str, Any]] | None:
@@ -346,14 +327,6 @@ def as_sqlalchemy(statement: Any) -> Any:
     return statement.__clause_element__() if isinstance(statement, _Plain) else statement
 
 
-_Shape = tuple[tuple[str, bool], ...]
-_Made = TypeVar("_Made", Select[Any], Update, Insert)
-
-
-def _name_run(made: _Made, given: Mapping[str, Any]) -> _Made:
-    return made.execution_options(of_run=given["run_id"]) if "run_id" in given else made
-
-
 def _are_plain(values: Mapping[str, Any]) -> bool:
     return not any(
         hasattr(value, "__clause_element__") or isinstance(value, ClauseElement)
@@ -361,31 +334,18 @@ def _are_plain(values: Mapping[str, Any]) -> bool:
     )
 
 
-def _shape(equal: Mapping[str, Any]) -> tuple[_Shape | None, dict[str, Any]]:
-    """Return the columns of a condition, each with whether it is NULL, and the values by name."""
-    if not _are_plain(equal):
-        return None, {}
-    shape = tuple((name, value is None) for name, value in equal.items())
-    return shape, {f"of_{name}": value for name, value in equal.items() if value is not None}
-
-
-def _bound(shape: _Shape) -> dict[str, Any]:
-    return {name: None if is_null else bindparam(f"of_{name}") for name, is_null in shape}
-
-
 @cache
-def _prepared_rows(
-    table: Table, columns: tuple[Any, ...], shape: _Shape, locked: bool
+def _prepare(
+    verb: Literal["select", "update", "insert"],
+    table: FromClause,
+    columns: tuple[Any, ...],
+    shape: tuple[tuple[str, bool], ...],
+    given: tuple[str, ...],
+    locked: bool,
 ) -> PreparedStatement:
-    made = _Rows(table, columns, _bound(shape), locked=locked)
-    return PreparedStatement(made.__clause_element__())
-
-
-@cache
-def _prepared_changes(table: Table, shape: _Shape, columns: tuple[str, ...]) -> PreparedStatement:
-    return PreparedStatement(_Changes(table, _bound(shape), {}).__clause_element__(), columns)
-
-
-@cache
-def _prepared_new_row(table: Table, columns: tuple[str, ...]) -> PreparedStatement:
-    return PreparedStatement(_NewRow(table, {}).__clause_element__(), columns)
+    """Return the statement of a ``shape``: which columns it compares, and whether with NULL."""
+    equal: dict[str, Any] = {
+        name: None if is_null else bindparam(f"of_{name}") for name, is_null in shape
+    }
+    made = _Plain(verb, table, columns, equal, locked=locked)
+    return PreparedStatement(made.__clause_element__(), given)
