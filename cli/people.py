@@ -236,7 +236,7 @@ async def _give_all(
         if key is not None:
             changed = principals.add_key(tx, name, key.kid, key.jwk, actor, passkey=key.passkey)
             parts.append(PrincipalPart(kind="key", what=key.kid, changed=changed))
-        now = principals.find_principals(tx, [name])[name]
+        now = principals.find_principal(tx, name)
     return _reply_changed(now, parts, "added" if new else "granted", "has {} already")
 
 
@@ -265,7 +265,7 @@ async def revoke_principal(
         for kid in kids:
             changed = principals.revoke_key(tx, name, kid, actor)
             parts.append(PrincipalPart(kind="key", what=kid, changed=changed))
-        now = principals.find_principals(tx, [name])[name]
+        now = principals.find_principal(tx, name)
     return _reply_changed(now, parts, "revoked", "no {} to revoke")
 
 

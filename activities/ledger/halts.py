@@ -43,7 +43,7 @@ from surehand.activities.ledger.core.tables import (
     runs,
     steps,
 )
-from surehand.activities.ledger.people.principals import find_principals
+from surehand.activities.ledger.people.principals import find_principal
 from surehand.activities.ledger.quotas import require_unspent, select_limited
 from surehand.process.exits import Refused
 from surehand.workflows.canonical_json import digest
@@ -257,7 +257,7 @@ def halt_calls(
     ``HaltError`` if the actor may not.
     """
     policy = policy or HaltPolicy()
-    if policy.may_halt and find_principals(tx, [actor])[actor].roles.isdisjoint(policy.may_halt):
+    if policy.may_halt and find_principal(tx, actor).roles.isdisjoint(policy.may_halt):
         raise HaltError(f"{actor} has no role {' or '.join(policy.may_halt)}, and may not halt")
     tx.lock_calls()
     made_up = (f"halt-{uuid.uuid4().hex[:12]}", tool, run_id, undo_too, reason, actor, tx.now_ms)
@@ -362,10 +362,10 @@ def read_entry_states(tx: Transaction, entry_ids: Iterable[str]) -> dict[str, st
 def find_unknown_scope(tx: Transaction, run_id: str | None, tool: str | None) -> list[str]:
     """Return what of a halt's scope nothing is recorded of: it may be misspelt."""
     unknown = list[str]()
-    if run_id is not None and tx.one(rows_of(runs, "run_id", run_id=run_id)) is None:
+    if run_id is not None and not tx.has(rows_of(runs, "run_id", run_id=run_id)):
         unknown.append(f"run {run_id}")
     if tool is not None:
         used = (rows_of(table, "tool", tool=tool) for table in (effects, approvals, steps))
-        if all(tx.one(query.limit(1)) is None for query in used):
+        if not any(tx.has(query.limit(1)) for query in used):
             unknown.append(f"call of {tool}")
     return unknown

@@ -272,8 +272,8 @@ def _read_used(tx: Transaction, uses: Sequence[LimitUse], entry_id: str) -> dict
 
 def _has_lapsed(tx: Transaction, use: LimitUse, entry_id: str) -> bool:
     """Return whether an entry was counted so long ago that others may have its room now."""
-    row = tx.one(rows_of(limit_uses, "counted_ms", entry_id=entry_id, limit_name=use.name))
-    return row is not None and row["counted_ms"] <= tx.now_ms - use.within_ms
+    counted = tx.value(rows_of(limit_uses, "counted_ms", entry_id=entry_id, limit_name=use.name))
+    return counted is not None and counted <= tx.now_ms - use.within_ms
 
 
 def count_uses(tx: Transaction, uses: Sequence[LimitUse], entry_id: str) -> None:

@@ -35,7 +35,7 @@ from surehand.activities.ledger.core.statements import (
     update_rows,
     upsert_row,
 )
-from surehand.activities.ledger.core.store import RunNotFound, Transaction
+from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, quota_usage, quotas, runs
 from surehand.workflows.contracts.base import LONGEST_LOOK, SHORTEST_LOOK, Quota, QuotaWait, Usage
 
@@ -200,9 +200,7 @@ def admit_run(tx: Transaction, run_id: str) -> QuotaWait | None:
     limits = read_limits(tx)
     if limits.open_runs is not None:
         take_turn(tx, Quota.OPEN_RUNS)
-    row = tx.one(rows_of(runs, "opened_ms", "admitted_ms", run_id=run_id))
-    if row is None:
-        raise RunNotFound(run_id)
+    row = tx.read_run(run_id, "opened_ms", "admitted_ms")
     if row["admitted_ms"] is not None:
         return None
     if limits.open_runs is not None:
@@ -386,7 +384,7 @@ def _tell_over(tx: Transaction, stands: TenantUsage, kind: Kind, limit: str) -> 
 def _count(tx: Transaction, kind: Kind, more: int, *, most: int = _MOST) -> bool:
     start = _window_start(tx, _length_ms(kind))
     values: dict[str, Any] = {"kind": kind, "window_start_ms": start, "used": more}
-    return tx.one(_ADD[tx.dialect], **values, most=most) is not None
+    return tx.has(_ADD[tx.dialect], **values, most=most)
 
 
 def _length_ms(kind: Kind) -> int:

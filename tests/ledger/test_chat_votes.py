@@ -72,7 +72,7 @@ async def test_a_vote_by_a_button_is_judged_again_at_the_call(
             revoked(scene, "ann", "role", "finance")
         case "key":
             with administration(scene) as tx:
-                [kid] = principals.find_principals(tx, [CHAT])[CHAT].keys
+                [kid] = principals.find_principal(tx, CHAT).keys
                 assert principals.revoke_key(tx, CHAT, kid, ADMINISTRATOR)
         case "policy":
             changes["proof"] = Assurance.SIGNED

@@ -68,7 +68,7 @@ def forge(
 ) -> None:
     """Write a decision and what it makes of its request, as whoever has the workers' rights can."""
     with scene.tx() as tx:
-        kids = (principals.find_principals(tx, ["ann"]))["ann"].keys
+        kids = principals.find_principal(tx, "ann").keys
         vote = {
             "tenant_id": tx.tenant,
             "decision_id": "forged",
@@ -278,7 +278,7 @@ async def test_a_key_revoked_later_breaks_no_audit(scene: Scene, key: Ed25519Pri
     assert isinstance(scene.claim(gated), entries.Claimed)
 
     with administration(scene) as tx:
-        [kid] = (principals.find_principals(tx, ["ann"]))["ann"].keys
+        [kid] = principals.find_principal(tx, "ann").keys
         assert principals.revoke_key(tx, "ann", kid, ADMINISTRATOR)
 
     assert await scene.broken() is None

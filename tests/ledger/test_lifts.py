@@ -254,7 +254,7 @@ def test_rows_that_nobody_has_signed_are_no_votes(scene: Scene, ann: str, bob: s
 
 def principals_kid(scene: Scene, name: str) -> str:
     with scene.tx() as tx:
-        return principals.find_principals(tx, [name])[name].keys[0]
+        return principals.find_principal(tx, name).keys[0]
 
 
 @pytest.mark.parametrize("kind", ["role", "key"])

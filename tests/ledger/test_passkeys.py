@@ -364,7 +364,7 @@ def test_a_key_is_registered_as_one_kind_only(scene: Scene, passkey: Authenticat
         principals.add_key(tx, "ann", okp.kid, okp.jwk, ADMINISTRATOR)
 
     with scene.tx() as tx:
-        found = principals.find_principals(tx, ["ann"])["ann"]
+        found = principals.find_principal(tx, "ann")
     assert set(found.passkeys) == {passkey.kid, okp.kid} == set(found.keys)
 
 

@@ -183,7 +183,7 @@ Change = Callable[[Transaction], Any]
 
 def found(scene: Scene, name: str) -> Principal:
     with scene.tx() as tx:
-        return (principals.find_principals(tx, [name]))[name]
+        return principals.find_principal(tx, name)
 
 
 def noted(scene: Scene, name: str) -> Counter[str]:
@@ -252,7 +252,7 @@ def test_an_unknown_name_is_found_as_somebody_who_may_do_nothing(scene: Scene) -
     person(scene, "ann", "finance", permissions=("mail",))
 
     with scene.tx() as tx:
-        known = principals.find_principals(tx, ["ann", "nobody", "ann "])
+        known = {name: principals.find_principal(tx, name) for name in ("ann", "nobody", "ann ")}
         everybody = principals.read_principals(tx)
 
     assert known["nobody"] == Principal("nobody")

@@ -92,7 +92,7 @@ def test_a_row_signed_with_the_forgers_own_key_is_worth_nothing(scene: Scene) ->
     key = key_of(scene, "mallory")
     nonce, signature = signed(scene.tenant, "ann", wanted := scope(), key)
     with scene.tx() as tx:
-        [kid] = (principals.find_principals(tx, ["mallory"]))["mallory"].keys
+        [kid] = principals.find_principal(tx, "mallory").keys
 
     forged(scene, nonce=nonce, signature=signature, kid=kid, until_ms=wanted.until * 1000)
 
@@ -121,7 +121,7 @@ def test_a_changed_signed_row_is_worth_nothing(scene: Scene, column: str) -> Non
     }  # fmt: skip
     nonce, signature = signed(scene.tenant, "ann", wanted := scope(**limits), key)
     with scene.tx() as tx:
-        [kid] = (principals.find_principals(tx, ["ann"]))["ann"].keys
+        [kid] = principals.find_principal(tx, "ann").keys
     as_signed = {
         "nonce": nonce, "signature": signature, "kid": kid, "until_ms": wanted.until * 1000,
         "condition": wanted.when, "most_uses": wanted.count, "total_of": wanted.total_of,
@@ -147,7 +147,7 @@ def test_another_tenants_row_is_worth_nothing_here(scene: Scene, other: Scene) -
     key = key_of(scene, "ann")
     # One person, one key, in both tenants.
     with scene.tx() as tx:
-        [kid] = (principals.find_principals(tx, ["ann"]))["ann"].keys
+        [kid] = principals.find_principal(tx, "ann").keys
         known = principals.find_key(tx, kid)
     assert known is not None
     person(other, "ann")

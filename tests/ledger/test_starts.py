@@ -76,7 +76,7 @@ def refused(scene: Scene, start: StartRun, assurance: Assurance = STRICT) -> str
 
 def revoke_keys(scene: Scene, name: str) -> None:
     with administration(scene) as tx:
-        for kid in (principals.find_principals(tx, [name]))[name].keys:
+        for kid in principals.find_principal(tx, name).keys:
             assert principals.revoke_key(tx, name, kid, ADMINISTRATOR)
 
 

@@ -319,8 +319,7 @@ def _weigh_decision(
     unknown = vote_rows.unknown_requester(tx, row["run_id"], requirements, assurance)
     if unknown is not None:
         return VerdictCode.FOUR_EYES, unknown
-    people = principals.find_principals(tx, [decision.approver])
-    vote = Vote(decision.approver, people[decision.approver].roles)
+    vote = Vote(decision.approver, principals.find_principal(tx, decision.approver).roles)
     asked_by = vote_rows.find_requesters(tx, row, requirements)
     refused = vote_rows.refuse_vote(requirements, vote, asked_by)
     if refused is not None and refused[0] is VerdictCode.NOT_PERMITTED:
@@ -352,7 +351,7 @@ def _lacks_votes(
     if row["state"] != ApprovalState.APPROVED:
         return False
     used_by = row["consumed_entry"]
-    if used_by and tx.one(rows_of(effects, effects.c.entry_id, entry_id=used_by)) is not None:
+    if used_by and tx.has(rows_of(effects, effects.c.entry_id, entry_id=used_by)):
         return False
     recorded = vote_rows.accepted_decisions(tx, row["approval_id"])
     if any(one["outcome"] != DecisionOutcome.APPROVE for one in recorded):
@@ -452,8 +451,7 @@ def vote_for_lift(
     if lacking is None:
         return None
     found = prove_decision(tx, halt.halt_id, decision)
-    people = principals.find_principals(tx, [decision.approver])
-    vote = Vote(decision.approver, people[decision.approver].roles)
+    vote = Vote(decision.approver, principals.find_principal(tx, decision.approver).roles)
     refused = None if isinstance(found, Proof) else found[1]
     if decision.outcome is not DecisionOutcome.APPROVE:
         refused = f"{decision.outcome.value} is no yes"

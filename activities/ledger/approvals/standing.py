@@ -188,8 +188,8 @@ def find_voting(
         for row in tx.all(_USED_FOR, of_approval=approval_id)
         if row["standing_id"] in standing_ids
     ]
-    asked = tx.one(rows_of(approvals, approvals.c.run_id, approval_id=approval_id))
-    foreign = asked is not None and bool(foreign_content(tx, asked["run_id"]))
+    run_id = tx.value(rows_of(approvals, approvals.c.run_id, approval_id=approval_id))
+    foreign = run_id is not None and bool(foreign_content(tx, run_id))
     found: dict[str, Standing] = {}
     for row in rows:
         one = Standing.from_row(row)
@@ -325,7 +325,7 @@ def revoke_standing(tx: Transaction, standing_id: str, actor: str) -> bool:
 def _was_granted(tx: Transaction, standing_id: str) -> bool:
     """Return whether there is such a row, whatever can still be read of it."""
     id_ = standing_approvals.c.standing_id
-    return tx.one(rows_of(standing_approvals, id_, standing_id=standing_id)) is not None
+    return tx.has(rows_of(standing_approvals, id_, standing_id=standing_id))
 
 
 def list_granted(tx: Transaction) -> list[Listed]:

@@ -113,10 +113,9 @@ def vote_as_deputy(
         for one in accepted_decisions(tx, row["approval_id"])
     }
     found = principals.find_represented(tx, vote.approver, row)
-    people = principals.find_principals(tx, found)
     # Those first who have not voted yet, by whomever.
     for name in sorted(found, key=lambda name: fold_name(name) in said):
-        lent = replace(vote, deputy_for=name, lent=people[name].roles)
+        lent = replace(vote, deputy_for=name, lent=principals.find_principal(tx, name).roles)
         if refuse_vote(requirements, lent, requesters) is None:
             return lent
     return vote
@@ -230,7 +229,7 @@ def votes_now(
     the request.
     """
     rows = [row for row in accepted if row["outcome"] == DecisionOutcome.APPROVE]
-    people = principals.find_principals(tx, [row["approver"] for row in rows])
+    roles = {row["approver"]: principals.find_principal(tx, row["approver"]).roles for row in rows}
     given = [row["standing_id"] for row in rows if row["standing_id"] is not None]
     standing_now = {}
     if in_advance is not None:
@@ -246,12 +245,11 @@ def votes_now(
         return why_unproven(tx, row, assurance) is None
 
     def vote_of(row: Mapping[str, Any]) -> Vote:
-        vote = Vote(row["approver"], people[row["approver"]].roles, row["standing_id"])
+        vote = Vote(row["approver"], roles[row["approver"]], row["standing_id"])
         name = None if call is None else row["deputy_for"]
         if name is None or name not in principals.find_represented(tx, row["approver"], call):
             return vote
-        roles = principals.find_principals(tx, [name])[name].roles
-        return replace(vote, deputy_for=name, lent=roles)
+        return replace(vote, deputy_for=name, lent=principals.find_principal(tx, name).roles)
 
     return [vote_of(row) for row in rows if stands(row)]
 
@@ -309,13 +307,13 @@ def apply_standing(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> b
         return False
     waiting = standing_of_tool(tx, row["tool"])
     asked_by = find_requesters(tx, row, needs.requirements)
-    people = principals.find_principals(tx, [one.granter for one in waiting])
+    roles = {one.granter: principals.find_principal(tx, one.granter).roles for one in waiting}
     votes: list[Vote] = []
     verified, foreign = True, bool(foreign_content(tx, row["run_id"]))
     for standing in waiting:
         if not standing.is_for(foreign=foreign):
             continue
-        vote = Vote(standing.granter, people[standing.granter].roles, standing.standing_id)
+        vote = Vote(standing.granter, roles[standing.granter], standing.standing_id)
         if not vote_helps(needs.requirements, votes, vote, asked_by):
             continue
         found = covers(standing.scope)

@@ -332,6 +332,22 @@ class Transaction:
             of_run = values.get(of_run.key)
         return of_run if isinstance(of_run, str) else None
 
+    def read_run(self, run_id: str, *columns: Any) -> dict[str, Any]:
+        """Return what the ledger knows of a run; raises ``RunNotFound`` if nothing."""
+        row = self.one(rows_of(runs, *columns, run_id=run_id))
+        if row is None:
+            raise RunNotFound(run_id)
+        return row
+
+    def value(self, statement: Any, **values: Any) -> Any:
+        """Return the first value of the first row; ``None``: there is no row, or it is NULL."""
+        row = self.one(statement, **values)
+        return None if row is None else next(iter(row.values()))
+
+    def has(self, statement: Any, **values: Any) -> bool:
+        """Return whether there is any such row."""
+        return bool(self._rows(*_runnable(statement, values)))
+
     def count(self, statement: Any, **values: Any) -> int:
         """Return what a statement counts: the one value of its one row."""
         [row] = self._rows(*_runnable(statement, values))

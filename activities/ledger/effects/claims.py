@@ -240,7 +240,7 @@ def _repeats_answer(entry: Entry, request: ClaimRequest) -> bool:
 
 def _loses_content(tx: Transaction, run_id: str) -> bool:
     """Return whether what a run has made is being deleted: nobody rests on it any more."""
-    return tx.one(rows_of(deletions, run_id=run_id)) is not None
+    return tx.has(rows_of(deletions, run_id=run_id))
 
 
 def _epoch_that_forgot(

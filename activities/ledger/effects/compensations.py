@@ -252,17 +252,17 @@ def still_remains(tx: Transaction, original: str) -> bool:
     It is not while a human is asked about it, who may be undoing it by hand, nor after one has
     decided to leave it as it is.
     """
-    row = tx.one(rows_of(effects, effects.c.state, entry_id=original).with_for_update())
-    if row is None or row["state"] not in ("committed", "compensating"):
-        return False
-    return not human_decides(tx, original)
+    state = tx.value(rows_of(effects, effects.c.state, entry_id=original).with_for_update())
+    return state in ("committed", "compensating") and not human_decides(tx, original)
 
 
 def other_undo(tx: Transaction, original: str, tool: str) -> str | None:
     """Return the tool of an undo that may have happened, if it is not the one named."""
     begun = rows_of(effects, effects.c.tool, undoes=original)
-    row = tx.one(begun.where(effects.c.tool != tool, effects.c.state != "failed").limit(1))
-    return None if row is None else str(row["tool"])
+    may_have: str | None = tx.value(
+        begun.where(effects.c.tool != tool, effects.c.state != "failed").limit(1)
+    )
+    return may_have
 
 
 def ask_about_undo(

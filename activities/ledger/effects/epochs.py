@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import ScalarSelect, func
@@ -95,8 +95,8 @@ def current_epoch(tx: Transaction) -> Epoch | None:
 
 def newest_event_ms(tx: Transaction) -> int | None:
     """Return when the tenant's newest event was recorded."""
-    row = tx.one(rows_of(events, func.max(events.c.at_ms).label("at_ms")))
-    return None if row is None else row["at_ms"]
+    newest: int | None = tx.value(rows_of(events, func.max(events.c.at_ms)))
+    return newest
 
 
 def least_token(tx: Transaction) -> int:
@@ -133,9 +133,10 @@ def close_epoch(tx: Transaction, actor: str) -> Epoch:
     epoch = current_epoch(tx)
     if epoch is None:
         raise EpochError("no epoch is open")
-    ended = {"closed_ms": tx.now_ms, "closed_by": actor}
-    tx.execute(update_rows(epochs, number=epoch.number).values(**ended))
-    return Epoch(**{**vars(epoch), **ended})
+    tx.execute(
+        update_rows(epochs, number=epoch.number).values(closed_ms=tx.now_ms, closed_by=actor)
+    )
+    return replace(epoch, closed_ms=tx.now_ms, closed_by=actor)
 
 
 def may_be_forgotten(tx: Transaction, request: ClaimRequest, number: int | None) -> Epoch | None:
@@ -149,9 +150,9 @@ def may_be_forgotten(tx: Transaction, request: ClaimRequest, number: int | None)
     if request.undoes is not None and _made_since(tx, request.undoes, epoch):
         return None
     if request.key == forward_key(step_key(request.run_id, request.step_id)):
-        run = tx.one(rows_of(runs, runs.c.start_ms, run_id=request.run_id))
+        start_ms = tx.value(rows_of(runs, runs.c.start_ms, run_id=request.run_id))
         # The key is the run's own, and the server took that start only after the restore.
-        if run is not None and run["start_ms"] > epoch.opened_ms:
+        if start_ms is not None and start_ms > epoch.opened_ms:
             return None
     return epoch
 

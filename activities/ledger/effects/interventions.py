@@ -55,12 +55,11 @@ def open_intervention(
     """
     run_id, step_id = asked_in or (entry.run_id, entry.step_id)
     asked, of_entry = interventions.c, {"entry_id": entry.entry_id}
-    standing = rows_of(
-        interventions, asked.intervention_id, **of_entry, run_id=run_id, state="open"
+    opened: str | None = tx.value(
+        rows_of(interventions, asked.intervention_id, **of_entry, run_id=run_id, state="open")
     )
-    row = tx.one(standing)
-    if row is not None:
-        return str(row["intervention_id"])
+    if opened is not None:
+        return opened
     number = tx.count(rows_of(interventions, func.count(), **of_entry)) + 1
     intervention_id = f"iv-{entry.entry_id[3:]}-{number}"
     tx.execute(
@@ -110,10 +109,9 @@ def newest_intervention(tx: Transaction, entry_id: str) -> dict[str, Any] | None
 
 def last_answer_ms(tx: Transaction, *entry_ids: str) -> int:
     """Return when a human has settled a question about one of these entries last; 0: never."""
-    newest = func.max(interventions.c.settled_ms).label("at")
+    newest = func.max(interventions.c.settled_ms)
     about = interventions.c.entry_id.in_(entry_ids)
-    row = tx.one(rows_of(interventions, newest, state="settled").where(about))
-    return 0 if row is None else row["at"] or 0
+    return tx.value(rows_of(interventions, newest, state="settled").where(about)) or 0
 
 
 def human_decides(tx: Transaction, entry_id: str) -> bool:
@@ -125,8 +123,8 @@ def human_decides(tx: Transaction, entry_id: str) -> bool:
 def who_called_off(tx: Transaction, run_id: str, step_id: str) -> str | None:
     """Return who has said that a step's effect is not to be tried again, if anybody has."""
     said = {"run_id": run_id, "step_id": step_id, "outcome": ResolutionOutcome.CALL_OFF.value}
-    row = tx.one(rows_of(interventions, interventions.c.actor, **said))
-    return None if row is None else str(row["actor"])
+    actor: str | None = tx.value(rows_of(interventions, interventions.c.actor, **said))
+    return actor
 
 
 def note_replay(tx: Transaction, request: ClaimRequest, entry: Entry) -> None:

@@ -73,8 +73,7 @@ def mark_compensating(tx: Transaction, original: str) -> None:
 
 def still_ours(tx: Transaction, entry: Entry) -> bool:
     """Lock the entry's row and return whether it is still held under this fencing token."""
-    row = tx.one(rows_of(effects, effects.c.entry_id, **guard_values(entry)).with_for_update())
-    return row is not None
+    return tx.has(rows_of(effects, effects.c.entry_id, **guard_values(entry)).with_for_update())
 
 
 def renew_lease(tx: Transaction, entry: Entry) -> bool:
@@ -130,7 +129,7 @@ def _find_broken(tx: Transaction, entry: Entry, now: Mapping[str, Any]) -> list[
             consumed_entry=entry.entry_id,
             consumed_generation=now["generation"],
         )
-        if tx.one(consumed) is None:
+        if not tx.has(consumed):
             broken.append("runs_what_was_approved")
     return broken
 

@@ -356,5 +356,4 @@ def may_arrive_for(tx: Transaction, entry: Entry) -> int:
 
 def is_run_open(tx: Transaction, run_id: str) -> bool:
     """Return whether a run goes on, as the ledger knows it."""
-    row = tx.one(rows_of(runs, runs.c.closed_ms, run_id=run_id))
-    return row is not None and row["closed_ms"] is None
+    return tx.has(rows_of(runs, runs.c.run_id, run_id=run_id, closed_ms=None))

@@ -199,7 +199,7 @@ def find_lost_resources(tx: Transaction, held: Sequence[Lease]) -> list[str]:
     own = {
         one.resource: rows_of(leases, leases.c.resource, **one.held).where(alive) for one in held
     }
-    return [resource for resource, query in own.items() if tx.one(query) is None]
+    return [resource for resource, query in own.items() if not tx.has(query)]
 
 
 def record_busy_resource(

@@ -355,7 +355,7 @@ def find_unwound(tx: Transaction, run_id: str) -> dict[str, str]:
     for row in rows:
         done = and_(own.state == "compensated", own.settled_ms >= row["barred_ms"])
         query = _tree_effects(own.entry_id).where(or_(done, _UNDER_WAY)).limit(1)
-        if tx.one(query, **tree_values(row["run_id"])) is not None:
+        if tx.has(query, **tree_values(row["run_id"])):
             found[row["run_id"]] = row["parent_step_id"]
     return found
 

@@ -194,7 +194,7 @@ def open_interventions(tx: Transaction) -> int:
 def knows_run(tx: Transaction, run_id: str) -> bool:
     """Return whether the run is recorded; without its tables a ledger knows none."""
     try:
-        return tx.one(rows_of(runs, "run_id", run_id=run_id)) is not None
+        return tx.has(rows_of(runs, "run_id", run_id=run_id))
     except DBAPIError as error:
         if unreachable(error):
             raise
@@ -203,8 +203,7 @@ def knows_run(tx: Transaction, run_id: str) -> bool:
 
 def require_run(tx: Transaction, run_id: str) -> None:
     """See that the tenant has a run, and that nobody deletes it."""
-    row = tx.one(rows_of(runs, "run_id", run_id=run_id))
-    if row is None:
+    if not tx.has(rows_of(runs, "run_id", run_id=run_id)):
         raise RunNotFound(run_id)
     require_kept(tx, run_id)
 

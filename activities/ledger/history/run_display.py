@@ -21,7 +21,7 @@ from surehand.activities.ledger.approvals.votes import (
 from surehand.activities.ledger.approvals.waiting import leave_sealed, without_sealed
 from surehand.activities.ledger.core.sealed import Erased
 from surehand.activities.ledger.core.statements import rows_of
-from surehand.activities.ledger.core.store import RunNotFound, Transaction
+from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import (
     OPEN,
     approvals,
@@ -88,8 +88,7 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
         return None
     run_id, needs = row["run_id"], needs_of(row)
     require_kept(tx, run_id)
-    run = tx.one(rows_of(runs, "state", "closed_ms", run_id=run_id))
-    assert run is not None, "its row refers to it"
+    run = tx.read_run(run_id, "state", "closed_ms")
     number = int(approval_id.rpartition("/")[2])
     before = _read_request(tx, approval_id_of(run_id, row["step_id"], number - 1))
     next_id = approval_id_of(run_id, row["step_id"], number + 1)
@@ -135,9 +134,7 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
 def read_progress(tx: Transaction, run_id: str) -> tuple[int, str]:
     """Return how far a run has come: the number of its newest event, and its state."""
     require_kept(tx, run_id)
-    row = tx.one(rows_of(runs, "seq", "state", run_id=run_id))
-    if row is None:
-        raise RunNotFound(run_id)
+    row = tx.read_run(run_id, "seq", "state")
     return row["seq"], row["state"]
 
 

@@ -162,16 +162,11 @@ def read_principals(tx: Transaction) -> list[Principal]:
     """Return everybody, by name."""
     rows = tx.all(rows_of(principals, "principal").order_by(principals.c.principal))
     names = [row["principal"] for row in rows]
-    found = find_principals(tx, names)
-    return [found[name] for name in names]
+    return [find_principal(tx, name) for name in names]
 
 
-def find_principals(tx: Transaction, names: Collection[str]) -> dict[str, Principal]:
-    """Return what these may do now; a name that nobody has registered may do nothing."""
-    return {name: _find_principal(tx, name) for name in names}
-
-
-def _find_principal(tx: Transaction, name: str) -> Principal:
+def find_principal(tx: Transaction, name: str) -> Principal:
+    """Return what somebody may do now; a name that nobody has registered may do nothing."""
     held = tx.all(rows_of(grants, "kind", "name", principal=name, revoked_ms=None))
     columns = (principal_keys.c.kid, principal_keys.c.passkey, principal_keys.c.added_ms)
     keys = tx.all(rows_of(principal_keys, *columns, principal=name, revoked_ms=None))
@@ -189,8 +184,7 @@ def find_lacking(tx: Transaction, user: str, permissions: Collection[str]) -> st
     """Return a permission that the user does not have now, or ``None``."""
     if not permissions:
         return None
-    has = (find_principals(tx, [user]))[user].permissions
-    return next((wanted for wanted in sorted(permissions) if wanted not in has), None)
+    return min(set(permissions) - find_principal(tx, user).permissions, default=None)
 
 
 def _take_turn(tx: Transaction) -> None:
@@ -200,8 +194,7 @@ def _take_turn(tx: Transaction) -> None:
 
 
 def has_principal(tx: Transaction, name: str) -> bool:
-    row = tx.one(rows_of(principals, "principal", principal=name))
-    return row is not None
+    return tx.has(rows_of(principals, "principal", principal=name))
 
 
 def _require_principal(tx: Transaction, name: str) -> None:
@@ -316,10 +309,9 @@ def find_represented(
 
 def find_voter(tx: Transaction, name: str) -> Principal:
     """Return what somebody may do now, with the roles of those whose deputy they are."""
-    represented = find_represented(tx, name)
-    people = find_principals(tx, [name, *represented])
-    lent = (people[one].roles for one in represented)
-    return replace(people[name], roles=people[name].roles.union(*lent))
+    lent = [find_principal(tx, one).roles for one in find_represented(tx, name)]
+    found = find_principal(tx, name)
+    return replace(found, roles=found.roles.union(*lent))
 
 
 def _covers(row: Mapping[str, Any], call: Mapping[str, Any]) -> bool:

@@ -57,8 +57,7 @@ def prove_decision(tx: Transaction, run_id: str, decision: approvals.Decision) -
     if differs is not None:
         return approvals.VerdictCode.BAD_SIGNATURE, differs
     its = {"approver": decision.approver, "nonce": claims.jti}
-    used = tx.one(rows_of(decisions, "decision_id", **its))
-    if used is not None:
+    if tx.has(rows_of(decisions, "decision_id", **its)):
         # Also one that was refused: a role that is given later makes it no decision.
         return approvals.VerdictCode.USED_SIGNATURE, "this signature was judged before: sign again"
     return _decision_proof(key, claims)

@@ -57,9 +57,9 @@ def start_of(
     differs = _find_difference(claims, request, tx.tenant, starter)
     if differs is not None:
         raise StartRefused(f"the signature is for {differs}")
-    used = tx.one(rows_of(runs, "run_id", started_by=starter, start_nonce=claims.jti))
+    used = tx.value(rows_of(runs, "run_id", started_by=starter, start_nonce=claims.jti))
     if used is not None:
-        raise StartRefused(f"this signature has started run {used['run_id']} already")
+        raise StartRefused(f"this signature has started run {used} already")
     return _start_columns(starter, taken_ms, request.signature, key.kid, claims.jti)
 
 
@@ -100,7 +100,7 @@ def why_forbidden(
         return None
     if assurance is Assurance.SIGNED and (why := why_start_unproven(tx, run_id)) is not None:
         return f"nothing proves who has started run {run_id}: {why}"
-    started_by = (_read_row(tx, run_id))["started_by"]
+    started_by = _read_row(tx, run_id)["started_by"]
     for name in dict.fromkeys((user, started_by)):
         lacking = principals.find_lacking(tx, name, permissions)
         if lacking is not None:
@@ -138,10 +138,7 @@ def _start_columns(
 
 
 def _read_row(tx: Transaction, run_id: str) -> Mapping[str, Any]:
-    row = tx.one(rows_of(runs, "user_id", "start_nonce", *_START, run_id=run_id))
-    if row is None:
-        raise RunNotFound(run_id)
-    return row
+    return tx.read_run(run_id, "user_id", "start_nonce", *_START)
 
 
 def _find_difference(

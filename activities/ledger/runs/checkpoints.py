@@ -49,7 +49,7 @@ def save_checkpoint(
     keep_run(tx, run_id)
     # One after another, or two of them could both be the last one that there is room for.
     run = rows_of(runs, runs.c.run_id, run_id=run_id)
-    if tx.one(run.with_for_update(key_share=True)) is None:
+    if not tx.has(run.with_for_update(key_share=True)):
         raise RunNotFound(run_id)
     before = list_checkpoints(tx, run_id)
     for same in (one for one in before if one.name == name):

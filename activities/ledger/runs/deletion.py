@@ -121,8 +121,8 @@ def record_round(tx: Transaction, *, failed: bool) -> None:
 
 def read_round_age(tx: Transaction) -> timedelta | None:
     """Return how long ago a round did all that was to be done; ``None``: there was no round."""
-    row = tx.one(rows_of(retention_rounds))
-    return None if row is None else timedelta(milliseconds=tx.now_ms - row["whole_ms"])
+    whole_ms = tx.value(rows_of(retention_rounds, "whole_ms"))
+    return None if whole_ms is None else timedelta(milliseconds=tx.now_ms - whole_ms)
 
 
 @dataclass(frozen=True)
@@ -234,14 +234,12 @@ def why_kept(tx: Transaction, root: str) -> str | None:
 
 def _why_asked(tx: Transaction, found: Collection[str]) -> str | None:
     of_ours = rows_of(effects, "entry_id").where(effects.c.run_id.in_(found))
-    asked = tx.one(
+    asked = tx.value(
         rows_of(interventions, "intervention_id", state=OPEN)
         .where(or_(interventions.c.run_id.in_(found), interventions.c.entry_id.in_(of_ours)))
         .limit(1)
     )
-    if asked is not None:
-        return f"intervention {asked['intervention_id']} is open"
-    return None
+    return None if asked is None else f"intervention {asked} is open"
 
 
 def why_needed(tx: Transaction, found: Collection[str]) -> str | None:
@@ -249,11 +247,9 @@ def why_needed(tx: Transaction, found: Collection[str]) -> str | None:
     held = tx.one(rows_of(holds).where(holds.c.run_id.in_(found)).limit(1))
     if held is not None:
         return f"held by {held['kept_by']}: {held['reason'] or 'no reason given'}"
-    opened = tx.one(
-        rows_of(runs, "run_id", closed_ms=None).where(runs.c.run_id.in_(found)).limit(1)
-    )
-    if opened is not None:
-        return f"run {opened['run_id']} is open: `cancel` ends it first"
+    opened = rows_of(runs, "run_id", closed_ms=None).where(runs.c.run_id.in_(found)).limit(1)
+    if (run_id := tx.value(opened)) is not None:
+        return f"run {run_id} is open: `cancel` ends it first"
     unsettled = tx.one(
         rows_of(effects, "entry_id", "state")
         .where(effects.c.run_id.in_(found), effects.c.state.in_(_UNSETTLED))
@@ -263,15 +259,13 @@ def why_needed(tx: Transaction, found: Collection[str]) -> str | None:
         state = unsettled["state"]
         return f"entry {unsettled['entry_id']} is {state}: whoever settles it needs its params"
     its_run = and_(ours(runs, run_id=effects.c.run_id), runs.c.state.in_(_UNDOES))
-    stands = tx.one(
+    stands = tx.value(
         rows_of(effects, "entry_id", undoes=None, state="committed", left_because=None)
         .where(effects.c.run_id.in_(found))
         .join(runs, its_run)
         .limit(1)
     )
-    if stands is not None:
-        return f"entry {stands['entry_id']} is not undone, and its run has failed"
-    return None
+    return None if stands is None else f"entry {stands} is not undone, and its run has failed"
 
 
 def who_rests_on(tx: Transaction, found: Collection[str], those: ColumnElement[bool]) -> str | None:
@@ -279,13 +273,13 @@ def who_rests_on(tx: Transaction, found: Collection[str], those: ColumnElement[b
     stands = rows_of(effects, "entry_id").where(
         effects.c.run_id.in_(found), effects.c.state == "committed"
     )
-    linked = tx.one(
+    linked = tx.value(
         rows_of(runs, "run_id")
         .where(runs.c.linked_run_id.in_(found), those, runs.c.run_id.not_in(found))
         .limit(1)
     )
     if linked is not None:
-        return f"run {linked['run_id']} has taken over its outputs, and is kept"
+        return f"run {linked} has taken over its outputs, and is kept"
     rests = tx.one(
         rows_of(replays, "run_id", "entry_id")
         .join(runs, ours(runs, run_id=replays.c.run_id))
@@ -301,7 +295,7 @@ def hold_run(tx: Transaction, run_id: str, *, by: str, reason: str) -> Sequence[
     """Hold a run and its child runs: nothing of it goes."""
     found = _lock_kept(tx, run_id)
     for one in found:
-        if tx.one(rows_of(holds, run_id=one)) is None:
+        if not tx.has(rows_of(holds, run_id=one)):
             tx.execute(insert_row(holds, run_id=one, kept_by=by, reason=reason, kept_ms=tx.now_ms))
             tx.event(one, "run.held", actor=by, because=reason or None)
     return found

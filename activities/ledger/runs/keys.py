@@ -110,14 +110,13 @@ def _read_key(row: dict[str, Any]) -> KeyRow:
 
 def cell_of_tenant(tx: Transaction) -> str | None:
     """Return the cell that the ledger names for the tenant; ``None``: it names none."""
-    row = tx.one(rows_of(tenants, tenants.c.cell))
-    return None if row is None else str(row["cell"])
+    cell: str | None = tx.value(rows_of(tenants, tenants.c.cell))
+    return cell
 
 
 def knows_tenant(tx: Transaction) -> bool:
     """Return whether the ledger names a cell for the tenant, or has runs of it."""
-    has_runs = tx.one(rows_of(runs, runs.c.run_id).limit(1)) is not None
-    return has_runs or cell_of_tenant(tx) is not None
+    return tx.has(rows_of(runs, runs.c.run_id).limit(1)) or cell_of_tenant(tx) is not None
 
 
 def add_tenant(tx: Transaction, cell: str, actor: str) -> None:
@@ -167,9 +166,9 @@ def erase_run(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure
     found = tuple(deletion.list_tree(tx, run_id))
     deletion.lock_effects(tx, found)
     questions = rows_of(interventions, interventions.c.intervention_id, state=OPEN)
-    asked = tx.one(questions.where(interventions.c.run_id.in_(found)))
+    asked = tx.value(questions.where(interventions.c.run_id.in_(found)))
     if asked is not None:
-        raise NotErasable(f"intervention {asked['intervention_id']} is open: resolve it first")
+        raise NotErasable(f"intervention {asked} is open: resolve it first")
     needed = deletion.why_needed(tx, found) or deletion.who_rests_on(
         tx, found, runs.c.closed_ms.is_(None)
     )

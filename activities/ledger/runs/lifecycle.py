@@ -80,9 +80,9 @@ def open_run(
     if parent is not None:
         # Before every other lock: whoever undoes the parent bars its child runs, too.
         tx.lock_run(parent.run_id)
-    row = tx.one(rows_of(runs, runs.c.first_execution, run_id=run_id))
-    if row is not None:
-        if row["first_execution"] != asked.execution:
+    first_execution = tx.value(rows_of(runs, runs.c.first_execution, run_id=run_id))
+    if first_execution is not None:
+        if first_execution != asked.execution:
             raise RunIdTaken(f"run id {run_id!r} was used before")
         acting.require_acting(tx, run_id, execution or asked.execution)
         marked = foreign.foreign_content(tx, run_id)
@@ -156,9 +156,9 @@ def open_run(
 def amend_run(tx: Transaction, asked: AmendRun, tools: Mapping[str, ToolSpec]) -> None:
     """Record a new version of a run's plan; doing so twice changes nothing."""
     run_id, version = asked.run_id, asked.plan_version
-    if tx.one(rows_of(plans, plans.c.plan_version, run_id=run_id, plan_version=version)):
+    if tx.has(rows_of(plans, plans.c.plan_version, run_id=run_id, plan_version=version)):
         return
-    sent = tx.one(rows_of(steerings, steerings.c.actor, steering_id=asked.steering_id))
+    actor = tx.value(rows_of(steerings, steerings.c.actor, steering_id=asked.steering_id))
     plan_digest = _insert_plan(tx, run_id, version, asked.plan.model_dump(mode="json"), tools)
     tx.event(
         run_id,
@@ -167,7 +167,7 @@ def amend_run(tx: Transaction, asked: AmendRun, tools: Mapping[str, ToolSpec]) -
         plan_digest=plan_digest,
         steering_id=asked.steering_id,
         gated=_gated_steps(asked.plan, tools),
-        value_by=sent["actor"] if sent is not None else None,
+        value_by=actor,
     )
 
 
@@ -268,8 +268,10 @@ def close_run(
 
 def plan_of(tx: Transaction, run_id: str) -> dict[str, object] | None:
     """Return the plan that a run was opened with; ``None``: no such run is recorded."""
-    row = tx.one(rows_of(plans, plans.c.plan, run_id=run_id, plan_version=1))
-    return None if row is None else dict(row["plan"])
+    plan: dict[str, object] | None = tx.value(
+        rows_of(plans, plans.c.plan, run_id=run_id, plan_version=1)
+    )
+    return plan
 
 
 _STOPPED: Final = "stopped from outside"
@@ -281,7 +283,7 @@ class EndedByItself(Exception):
 
 def bar_terminated(tx: Transaction, run_id: str) -> None:
     """Bar a run and its child runs: an attempt that outlives it must make nothing any more."""
-    row = acting.read_run(tx, run_id, runs.c.state, runs.c.error, runs.c.closed_ms)
+    row = tx.read_run(run_id, runs.c.state, runs.c.error, runs.c.closed_ms)
     if row["closed_ms"] is not None and row["error"] != _STOPPED:
         raise EndedByItself(
             f"run {run_id} was not stopped from outside, it is {row['state']}:"
@@ -292,7 +294,7 @@ def bar_terminated(tx: Transaction, run_id: str) -> None:
 
 def close_terminated(tx: Transaction, run_id: str) -> bool:
     """Record that a run was stopped, and void what it still asks; ``False`` if it is closed."""
-    if acting.read_run(tx, run_id, runs.c.closed_ms)["closed_ms"] is not None:
+    if tx.read_run(run_id, runs.c.closed_ms)["closed_ms"] is not None:
         return False
     void_approvals(tx, run_id, approved=True)
     end = {"state": "failed", "error": _STOPPED, "closed_ms": tx.now_ms}

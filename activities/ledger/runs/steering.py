@@ -17,7 +17,7 @@ from surehand.activities.ledger.halts import LOOK, list_halts, stood_still
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.people import principals, signatures
 from surehand.activities.ledger.people.proofs import verify_proof
-from surehand.activities.ledger.steps import acting, attempts
+from surehand.activities.ledger.steps import attempts
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.process.json_schemas import problems
 from surehand.verify import BadKey, BadSignature
@@ -104,8 +104,7 @@ def _require_taken_by_parent(tx: Transaction, asked: Steer) -> None:
     taken = row["content"] if row is not None else {}
     if asked.verb is Verb.ANSWER and row is not None and by is not None:
         own = rows_of(runs, runs.c.parent_step_id, run_id=asked.run_id, parent_run_id=by)
-        child = tx.one(own)
-        step_id = child["parent_step_id"] if child is not None else ""
+        step_id = tx.value(own) or ""
         taken = AnswerInterrupts.model_validate(taken).inside(step_id).content()
     said = (asked.verb.value, asked.actor, asked.content)
     if row is None or (row["verb"], row["actor"], taken) != said:
@@ -176,7 +175,7 @@ def _refuse_used(tx: Transaction, asked: Steer, nonce: str) -> None:
     # A run that was reset is sent the same once more, and has to take it once more.
     lives = [asked.workflow_run_id, *asked.lives]
     same = rows_of(steerings, steerings.c.steering_id, run_id=asked.run_id, nonce=nonce)
-    if tx.one(same.where(steerings.c.workflow_run_id.in_(lives))) is not None:
+    if tx.has(same.where(steerings.c.workflow_run_id.in_(lives))):
         used_up = "this signature was judged before: sign again"
         raise _Refused(SteeringCode.USED_SIGNATURE, used_up)
 
@@ -185,16 +184,15 @@ def _require_permission(tx: Transaction, asked: Steer, proof: _Proof, assurance:
     """Look whether the actor may do this to the run now."""
     if assurance is not Assurance.OPEN and not proof.verified:
         raise _Refused(SteeringCode.UNSIGNED, "only what is signed counts here: use --key")
-    run = acting.read_run(tx, asked.run_id, runs.c.user_id)
+    run = tx.read_run(asked.run_id, runs.c.user_id)
     if asked.verb in OWNERS and run["user_id"] == asked.actor:
         return
     wanted = {STEER, f"{STEER}:{asked.verb}"}
     if assurance is Assurance.OPEN:
         given = rows_of(grants, grants.c.principal, kind="permission", revoked_ms=None)
-        if tx.one(given.where(grants.c.name.in_(wanted)).limit(1)) is None:
+        if not tx.has(given.where(grants.c.name.in_(wanted)).limit(1)):
             return  # Nobody was appointed, and no name is proven anyway.
-    people = principals.find_principals(tx, [asked.actor])
-    if people[asked.actor].permissions.isdisjoint(wanted):
+    if principals.find_principal(tx, asked.actor).permissions.isdisjoint(wanted):
         reason = f"{asked.actor} may not {asked.verb} this run: permission {STEER}:{asked.verb}"
         raise _Refused(SteeringCode.NOT_PERMITTED, f"{reason} is needed")
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from sqlalchemy import ColumnElement, Exists, ScalarSelect
 
 from surehand.activities.ledger.core.statements import rows_of, update_rows
-from surehand.activities.ledger.core.store import RunNotFound, Transaction
+from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import bars, runs
 from surehand.workflows.contracts.tools import batch_name
 
@@ -26,7 +26,7 @@ def bar_name(tx: Transaction, run_id: str, name: str) -> bool:
 def is_barred(tx: Transaction, run_id: str, *names: str) -> bool:
     """Return whether one of these steps or batches of a run is barred."""
     barred = rows_of(bars, bars.c.step_id, run_id=run_id).where(bars.c.step_id.in_(names))
-    return tx.one(barred.limit(1)) is not None
+    return tx.has(barred.limit(1))
 
 
 class ActsElsewhere(Exception):
@@ -55,7 +55,7 @@ def require_acting(tx: Transaction, run_id: str, mine: str) -> None:
     Raises ``ActsElsewhere`` or ``RunNotFound``.
     """
     tx.lock_run(run_id)
-    acting = read_run(tx, run_id, runs.c.execution)["execution"]
+    acting = tx.read_run(run_id, runs.c.execution)["execution"]
     if acting != mine:
         raise ActsElsewhere(tx.tenant, run_id, mine, acting)
 
@@ -68,7 +68,7 @@ def take_over_run(tx: Transaction, found: ActsElsewhere) -> None:
     it the newest.
     """
     tx.lock_run(found.run_id)
-    row = read_run(tx, found.run_id, runs.c.execution, runs.c.state, runs.c.closed_ms)
+    row = tx.read_run(found.run_id, runs.c.execution, runs.c.state, runs.c.closed_ms)
     if row["execution"] != found.acting:
         return
     values: dict[str, str | None] = {"execution": found.mine}
@@ -76,14 +76,6 @@ def take_over_run(tx: Transaction, found: ActsElsewhere) -> None:
         values |= {"state": "running", "error": None, "closed_ms": None}
         tx.event(found.run_id, "run.reopened", was=row["state"], rule="reset")
     tx.execute(update_rows(runs, run_id=found.run_id).values(values))
-
-
-def read_run(tx: Transaction, run_id: str, *columns: Any) -> Mapping[str, Any]:
-    """Return what the ledger knows of a run; :class:`RunNotFound` if nothing."""
-    row = tx.one(rows_of(runs, *columns, run_id=run_id))
-    if row is None:
-        raise RunNotFound(run_id)
-    return row
 
 
 @dataclass(frozen=True)
@@ -157,5 +149,5 @@ def revoke_batches(tx: Transaction, run_id: str, batches: Iterable[str]) -> None
 
 
 def _read_holding(tx: Transaction, run_id: str) -> Holding | None:
-    row = tx.one(rows_of(runs, runs.c.batch, run_id=run_id))
-    return None if row is None or row["batch"] is None else Holding.of(row["batch"])
+    token = tx.value(rows_of(runs, runs.c.batch, run_id=run_id))
+    return None if token is None else Holding.of(token)

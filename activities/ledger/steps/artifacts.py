@@ -87,8 +87,8 @@ def store_of(tx: Transaction, run_id: str) -> str | None:
 def artifact_content(tx: Transaction, sha256: str) -> bytes | None:
     """Return what the ledger itself keeps under a digest."""
     known = rows_of(artifacts, artifacts.c.content, sha256=sha256)
-    row = tx.one(known.where(artifacts.c.content.is_not(None)).limit(1))
-    return None if row is None else bytes(row["content"])
+    content = tx.value(known.where(artifacts.c.content.is_not(None)).limit(1))
+    return None if content is None else bytes(content)
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,7 @@ def end_draft(tx: Transaction, draft: WrittenDraft) -> None:
 
 def is_draft_over(tx: Transaction, draft: WrittenDraft) -> bool:
     """Return whether nobody needs the content of a draft any more."""
-    row = tx.one(rows_of(drafts, drafts.c.ended_ms, **draft.key))
-    return row is not None and row["ended_ms"] is not None
+    return tx.value(rows_of(drafts, drafts.c.ended_ms, **draft.key)) is not None
 
 
 def end_unneeded_drafts(tx: Transaction, run_id: str | None = None) -> list[WrittenDraft]:

@@ -116,7 +116,7 @@ def has_begun(tx: Transaction, run_id: str, step_id: str) -> bool:
     step = {"run_id": run_id, "step_id": step_id}
     answered = rows_of(steps, literal(1), **step).where(_ANSWERED)
     made = rows_of(effects, literal(1), **step, undoes=None).where(effects.c.state != "failed")
-    return bool(tx.all(answered.union(made)))
+    return tx.has(answered.union(made))
 
 
 def start_attempt(tx: Transaction, attempt: StepAttempt, *, unanswered: bool = False) -> bool:
@@ -168,7 +168,7 @@ def begin_read(
     if attempt.batch is not None:
         tx.lock_run(attempt.run_id)
         late = is_overtaken(attempt.run_id, literal(attempt.batch))
-        if tx.all(select(literal(1)).where(late)):
+        if tx.has(select(literal(1)).where(late)):
             return None
     start_attempt(tx, attempt)
     return None
@@ -216,14 +216,14 @@ def still_ours(tx: Transaction, attempt: StepAttempt) -> bool:
     own = {"holder": attempt.holder, "state": "running", "attempt": attempt.attempt}
     row = rows_of(steps, literal(1), **attempt.step, **own)
     late = is_overtaken(literal(attempt.run_id), literal(attempt.batch, steps.c.holder.type))
-    return tx.one(row.where(~late).with_for_update()) is not None
+    return tx.has(row.where(~late).with_for_update())
 
 
 def has_ended(tx: Transaction, attempt: StepAttempt) -> bool:
     """Return whether an attempt that names its holder has recorded its end already."""
     own = {"attempt": attempt.attempt, "holder": attempt.holder}
     row = rows_of(steps, literal(1), **attempt.step, **own).where(steps.c.state != "running")
-    return tx.one(row) is not None
+    return tx.has(row)
 
 
 def count_failures(tx: Transaction, attempt: StepAttempt, error_class: str) -> int:
