@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import takewhile
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from pydantic import JsonValue
 from starlette.requests import Request
@@ -21,8 +21,7 @@ from surehand.activities.ledger.approvals.decisions import Lifting
 from surehand.activities.ledger.approvals.votes import label_vote, missing_votes, needs_of
 from surehand.activities.ledger.approvals.waiting import (
     ListPlace,
-    Moment,
-    WaitingPage,
+    Page,
     list_own_decisions,
     list_waiting,
     record_question_read,
@@ -79,9 +78,6 @@ _ELSEWHERE: Final = {
 _SEALED: Final = "This call is encrypted, and this server has no keys."
 
 
-_T = TypeVar("_T")
-
-
 @dataclass(frozen=True)
 class PagePart:
     """The part of the list that a page's address asks for."""
@@ -97,13 +93,13 @@ class PagePart:
         return cls(
             tool=query.get("tool") or None,
             mine=query.get("of", "mine") == "mine",
-            after=_begins_at(query.get("after"), LONGEST_APPROVAL_ID, ListPlace),
+            after=_begins_at(query.get("after"), LONGEST_APPROVAL_ID),
         )
 
     def query(self) -> dict[str, str]:
         return {"tool": self.tool or "", "of": "mine" if self.mine else "all"}
 
-    def look(self, tx: Transaction, person: Principal) -> WaitingPage:
+    def look(self, tx: Transaction, person: Principal) -> Page[ListPlace]:
         return list_waiting(
             tx,
             most=ON_A_PAGE,
@@ -113,7 +109,7 @@ class PagePart:
         )
 
 
-def _begins_at(text: str | None, longest: int, make: Callable[[int, str], _T]) -> _T | None:
+def _begins_at(text: str | None, longest: int) -> ListPlace | None:
     """Return where a page of a list begins, by a time and an id."""
     if text is None:
         return None
@@ -121,7 +117,7 @@ def _begins_at(text: str | None, longest: int, make: Callable[[int, str], _T]) -
     known = 0 < len(id_) <= longest and id_.isprintable()
     if not (known and time.isascii() and time.isdecimal() and len(time) < 16):
         raise WrongUse("there is no such part of the list")
-    return make(int(time), id_)
+    return ListPlace(int(time), id_)
 
 
 #: So many lines of one tool and plan are a flood: one line that opens.
@@ -397,7 +393,7 @@ def describe_halt(tx: Transaction, halt: Halt, lifting: Lifting) -> dict[str, An
 
 async def show_own_decisions(ledger: Ledger, tenant: str, request: Request, me: str) -> Response:
     """Return a page of one's own decisions, the newest ones first; nobody sees another's."""
-    after = _begins_at(request.query_params.get("after"), _LONGEST_DECISION_ID, Moment)
+    after = _begins_at(request.query_params.get("after"), _LONGEST_DECISION_ID)
     found = await ledger.transact(tenant, list_own_decisions, me, most=ON_A_PAGE, after=after)
     lines, more = [_describe_decision(row) for row in found.rows], link_more("/mine", found.more)
     return page("mine", me=me, lines=lines, more=more, later=after is not None)

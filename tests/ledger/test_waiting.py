@@ -15,7 +15,6 @@ from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.approvals.waiting import (
     Group,
     ListPlace,
-    Moment,
     list_groups,
     list_own_decisions,
     list_waiting,
@@ -268,7 +267,7 @@ def test_each_page_reads_a_stretch_of_an_index_and_sorts_nothing(scene: Scene) -
 
     with scene.tx() as tx:
         with heard(tx) as sent:
-            for after in (None, Moment(tx.now_ms, "a")):
+            for after in (None, ListPlace(tx.now_ms, "a")):
                 list_own_decisions(tx, "ann", most=5, after=after)
         for table, index in (
             ("decisions", "ix_decisions_approver"),

@@ -106,11 +106,10 @@ def _record_decision(
     verdict: Verdict,
     row: Mapping[str, Any] | None,
     proof: Proof,
-    edited: Edited | None,
-    deputy_for: str | None = None,
+    counts: _Counts | None,
 ) -> None:
     """Write down a delivery, its verdict and what proves it."""
-    decision = asked.decision
+    decision, deputy_for = asked.decision, counts.vote.deputy_for if counts else None
     tx.execute(
         insert_row(
             decisions,
@@ -121,7 +120,7 @@ def _record_decision(
             verdict=verdict.code.value,
             message=verdict.message,
             verified=verdict.verified,
-            edited=edited.params if edited else None,
+            edited=counts.edited.params if counts and counts.edited else None,
             signature=decision.signature if decision and proof.verified else None,
             kid=proof.kid,
             nonce=proof.claims.jti if proof.claims else None,
@@ -129,10 +128,9 @@ def _record_decision(
             deputy_for=deputy_for,
         )
     )
-    accepted = verdict.code is VerdictCode.ACCEPTED
     tx.event(
         asked.run_id,
-        "decision.accepted" if accepted else "decision.refused",
+        "decision.accepted" if counts else "decision.refused",
         step_id=row["step_id"] if row else None,
         decision_id=asked.decision_id,
         approval_id=verdict.approval_id,
@@ -142,10 +140,10 @@ def _record_decision(
         verified=verdict.verified,
         proof=proof.assurance.value,
         kid=proof.kid,
-        reason=None if accepted else verdict.code.value,
-        value_by=decision.approver if accepted and decision and _gives_value(decision) else None,
-        tool=row["tool"] if accepted and row else None,
-        waited_ms=max(0, tx.now_ms - row["requested_ms"]) if accepted and row else None,
+        reason=None if counts else verdict.code.value,
+        value_by=decision.approver if counts and decision and _gives_value(decision) else None,
+        tool=row["tool"] if counts and row else None,
+        waited_ms=max(0, tx.now_ms - row["requested_ms"]) if counts and row else None,
     )
 
 
@@ -213,16 +211,17 @@ def verify_decision(
     found = prove_decision(tx, asked.run_id, decision)
     counts = _weigh_decision(tx, decision, row, found, assurance, check_edit, covers)
     proof = found if isinstance(found, Proof) else Proof()
-    edited = counts.edited if isinstance(counts, _Counts) else None
-    if isinstance(counts, _Counts):
-        code, message, state = VerdictCode.ACCEPTED, counts.message, counts.state
-    else:
+    if not isinstance(counts, _Counts):
         code, message = counts
-    told = {"code": code, "message": message, "state": state, "verified": proof.verified}
-    verdict = verdict.model_copy(update=told)
-    deputy_for = counts.vote.deputy_for if isinstance(counts, _Counts) else None
-    _record_decision(tx, asked, verdict, row, proof, edited, deputy_for)
-    if isinstance(counts, _Counts) and counts.state is not ApprovalState.PENDING:
+        told = {"code": code, "message": message, "verified": proof.verified}
+        verdict = verdict.model_copy(update=told)
+        _record_decision(tx, asked, verdict, row, proof, None)
+        return DecisionVerdict(verdict)
+    told = {"code": VerdictCode.ACCEPTED, "message": counts.message, "state": counts.state}
+    verdict = verdict.model_copy(update={**told, "verified": proof.verified})
+    _record_decision(tx, asked, verdict, row, proof, counts)
+    edited = counts.edited
+    if counts.state is not ApprovalState.PENDING:
         assert row is not None, "nothing else can count"
         edited_hash = edited.params_hash if edited else None
         by, verified = vote_rows.shorten_label(counts.vote), counts.verified

@@ -65,6 +65,19 @@ _USED_FOR: Final = PreparedStatement(
 )
 
 
+#: The columns of a scope, by its fields; the time until which it holds is beside them.
+_OF_SCOPE: Final = {
+    "tool": "tool",
+    "version": "tool_version",
+    "schema_hash": "schema_hash",
+    "when": "condition",
+    "count": "most_uses",
+    "total_of": "total_of",
+    "total": "most_total",
+    "foreign": "foreign_too",
+}
+
+
 @dataclass(frozen=True)
 class Standing:
     """A row of ``standing_approvals``."""
@@ -83,17 +96,8 @@ class Standing:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Standing | None:
         """Return the standing approval of a row; ``None`` if nobody can have granted it so."""
-        scope = {
-            "tool": row["tool"],
-            "version": row["tool_version"],
-            "schema_hash": row["schema_hash"],
-            "when": row["condition"],
-            "count": row["most_uses"],
-            "total_of": row["total_of"],
-            "total": row["most_total"],
-            "foreign": row["foreign_too"],
-            "until": row["until_ms"] // 1000,
-        }
+        scope = {name: row[column] for name, column in _OF_SCOPE.items()}
+        scope["until"] = row["until_ms"] // 1000
         own = [name for name in cls.__dataclass_fields__ if name != "scope"]
         try:
             return cls(scope=Scope.model_validate(scope), **{name: row[name] for name in own})
@@ -283,27 +287,10 @@ def grant_standing(tx: Transaction, given: StandingGrant) -> Standing:
         raise StandingError(f"the standing approval would count for nothing: {why}")
     if _was_granted(tx, standing.standing_id):
         raise StandingError("this signature has counted already")
-    tx.execute(
-        insert_row(
-            standing_approvals,
-            standing_id=standing.standing_id,
-            granter=given.granter,
-            tool=scope.tool,
-            tool_version=scope.version,
-            schema_hash=scope.schema_hash,
-            condition=scope.when,
-            most_uses=scope.count,
-            total_of=scope.total_of,
-            most_total=scope.total,
-            foreign_too=scope.foreign,
-            until_ms=scope.until * 1000,
-            reason=given.reason,
-            nonce=given.nonce,
-            signature=signature,
-            kid=kid,
-            granted_ms=standing.granted_ms,
-        )
-    )
+    own = ("standing_id", "granter", "reason", "nonce", "signature", "kid", "granted_ms")
+    values = {name: getattr(standing, name) for name in own}
+    values |= {column: getattr(scope, name) for name, column in _OF_SCOPE.items()}
+    tx.execute(insert_row(standing_approvals, **values, until_ms=scope.until * 1000))
     return standing
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, Select, func, literal_column, null, tuple_
 
@@ -40,20 +39,30 @@ _VOTES: Final = (
 )
 _ORDER: Final = (approvals.c.expires_ms, approvals.c.approval_id)
 #: What a list shows of a request.
-_SHOWN: Final = tuple(
-    approvals.c[name]
-    for name in (
-        *("approval_id", "run_id", "step_id", "tool", "description", "undo", "user_id"),
-        *("editors", "needs", "assurance", "params_hash", "requested_ms", "expires_ms"),
-    )
+_SHOWN: Final = (
+    *("approval_id", "run_id", "step_id", "tool", "description", "undo", "user_id"),
+    *("editors", "needs", "assurance", "params_hash", "requested_ms", "expires_ms"),
 )
 
 
-class ListPlace(NamedTuple):
-    """Where in the list something is."""
+P = TypeVar("P")
 
-    expires_ms: int
-    approval_id: str
+
+class Page(NamedTuple, Generic[P]):
+    """A page of a list."""
+
+    rows: Sequence[Mapping[str, Any]]
+    more: P | None
+    """Where the next page begins; ``None``: this is the last one."""
+
+
+class ListPlace(NamedTuple):
+    """Where in a list something is."""
+
+    at_ms: int
+    """When a request expires, or when something was said."""
+    name: str
+    """The id of that."""
 
 
 class Group(NamedTuple):
@@ -66,17 +75,6 @@ class Group(NamedTuple):
     def is_for(self, roles: Collection[str]) -> bool:
         """Return whether the vote of somebody with these roles can count."""
         return not self.asked_of or not set(self.asked_of.split()).isdisjoint(roles)
-
-
-@dataclass(frozen=True)
-class WaitingPage:
-    """A page of the list."""
-
-    rows: Sequence[Mapping[str, Any]]
-    """Of ``approvals``, each with ``voters``: who has said yes in person; ``foreign``: whether its
-    run has read content from outside; and ``plan_name``: of its run."""
-    more: ListPlace | None
-    """Where the next page begins; ``None``: this is the last one."""
 
 
 def list_groups(tx: Transaction) -> list[Group]:
@@ -106,13 +104,15 @@ def list_waiting(
     tool: str | None = None,
     roles: Collection[str] | None = None,
     after: ListPlace | None = None,
-) -> WaitingPage:
+) -> Page[ListPlace]:
     """Return requests that wait, those first that expire first; none that has expired.
 
-    With ``roles``, only those for which a vote of somebody with these roles can count.
+    They are rows of ``approvals``, each with ``voters``: who has said yes in person; ``foreign``:
+    whether its run has read content from outside; and ``plan_name``: of its run. With ``roles``,
+    only those for which a vote of somebody with these roles can count.
     """
     places, more = _choose_places(tx, tool, roles, after, most)
-    shown = [place.approval_id for place in places]
+    shown = [place.name for place in places]
     found = rows_of(approvals, *_SHOWN).where(approvals.c.approval_id.in_(shown))
     rows = tx.all(leave_sealed(tx, found.order_by(*_ORDER)))
     rows = [row for row in rows if not has_expired(row, request_clock(tx, row))]
@@ -124,7 +124,7 @@ def list_waiting(
     voters = {one: [v["approver"] for v in voted if v["approval_id"] == one] for one in shown}
     ids = {row["run_id"] for row in rows}
     foreign = marked_among(tx, ids)
-    named = tx.all(rows_of(runs, runs.c.run_id, runs.c.plan_name).where(runs.c.run_id.in_(ids)))
+    named = tx.all(rows_of(runs, "run_id", "plan_name").where(runs.c.run_id.in_(ids)))
     plans = {run["run_id"]: run["plan_name"] for run in named}
     told = [
         {
@@ -135,7 +135,7 @@ def list_waiting(
         }
         for row in rows
     ]
-    return WaitingPage(told, more)
+    return Page(told, more)
 
 
 def waiting_for_others(tx: Transaction, roles: Collection[str], most: int) -> Counter[str]:
@@ -222,17 +222,14 @@ def record_question_read(tx: Transaction, run_id: str, asked: Interrupt, reader:
 def secret_requests(tx: Transaction, run_id: str, step_id: str) -> list[dict[str, Any]]:
     """Return the requests of a step whose params are secret."""
     ids = [approval_id(run_id, step_id, number) for number in range(1, _MOST + 1)]
-    columns = (approvals.c.approval_id, approvals.c.run_id, approvals.c.step_id)
-    of_these = rows_of(approvals, *columns, secret=True).where(approvals.c.approval_id.in_(ids))
+    of_these = rows_of(approvals, "approval_id", "run_id", "step_id", secret=True)
+    of_these = of_these.where(approvals.c.approval_id.in_(ids))
     return tx.all(of_these.order_by(approvals.c.approval_id))
 
 
-_SAID: Final = tuple(
-    decisions.c[name]
-    for name in (
-        *("decision_id", "run_id", "approval_id", "outcome", "verdict", "message", "reason"),
-        *("verified", "at_ms"),
-    )
+_SAID: Final = (
+    *("decision_id", "run_id", "approval_id", "outcome", "verdict", "message", "reason"),
+    *("verified", "at_ms"),
 )
 #: The same of what is no decision: an answer to a question, or to a doubt.
 _ANSWERED: Final = (
@@ -244,30 +241,14 @@ _ANSWERED: Final = (
 _ANSWERS: Final = steerings.c.verb.in_([literal_column("'answer'"), literal_column("'resolve'")])
 
 
-class Moment(NamedTuple):
-    """Where among what somebody has decided and answered something is."""
-
-    at_ms: int
-    decision_id: str
-
-
-@dataclass(frozen=True)
-class OwnDecisions:
-    """A page of them."""
-
-    rows: Sequence[Mapping[str, Any]]
-    """Of ``decisions``, each with ``tool`` and ``description`` of what it was on, and of
-    ``steerings``, without ``approval_id``. What cannot be read here is ``None``."""
-    more: Moment | None
-    """Where the next page begins; ``None``: this is the last one."""
-
-
 def list_own_decisions(
-    tx: Transaction, approver: str, *, most: int, after: Moment | None = None
-) -> OwnDecisions:
+    tx: Transaction, approver: str, *, most: int, after: ListPlace | None = None
+) -> Page[ListPlace]:
     """Return what somebody has decided and answered, counted or not; the newest comes first.
 
-    Votes that a standing approval has given in their place are not among it.
+    They are rows of ``decisions``, each with ``tool`` and ``description`` of what it was on, and of
+    ``steerings``, without ``approval_id``; what cannot be read here is ``None``. Votes that a
+    standing approval has given in their place are not among it.
     """
     decided = rows_of(decisions, *_SAID, approver=approver, standing_id=None)
     answered = rows_of(steerings, *_ANSWERED, actor=approver, forwarded_as=None).where(_ANSWERS)
@@ -280,22 +261,17 @@ def list_own_decisions(
             query = query.where(tuple_(*order) < tuple_(*after))
         newest = query.order_by(*(column.desc() for column in order)).limit(most + 1)
         rows += tx.all(leave_sealed(tx, newest))
-    rows.sort(key=itemgetter("at_ms", "decision_id"), reverse=True)
-    more = Moment(rows[most - 1]["at_ms"], rows[most - 1]["decision_id"]) if rows[most:] else None
-    rows = rows[:most]
-    return OwnDecisions(_with_calls(tx, rows), more)
+    place = itemgetter("at_ms", "decision_id")
+    rows.sort(key=place, reverse=True)
+    more = ListPlace(*place(rows[most - 1])) if rows[most:] else None
+    return Page(_with_calls(tx, rows[:most]), more)
 
 
 def _with_calls(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return decisions with the calls that they were on."""
-    shown = approvals.c
-    columns = (shown.approval_id, shown.run_id, shown.tool, shown.description)
-    query = rows_of(approvals, *columns).where(
-        shown.approval_id.in_({row["approval_id"] for row in rows})
+    query = rows_of(approvals, "approval_id", "run_id", "tool", "description").where(
+        approvals.c.approval_id.in_({row["approval_id"] for row in rows})
     )
+    none = {"tool": None, "description": None}
     calls = {row["approval_id"]: without_sealed(row) for row in tx.all(leave_sealed(tx, query))}
-    found = []
-    for row in map(without_sealed, rows):
-        call = calls.get(row["approval_id"], {})
-        found.append({**row, "tool": call.get("tool"), "description": call.get("description")})
-    return found
+    return [calls.get(row["approval_id"], none) | without_sealed(row) for row in rows]

@@ -397,7 +397,8 @@ def claim_again(
     if refused is not None:
         return refused
     mine, repeats = entry.owned_by(request.run_id, request.step_id), rule is Recovery.DEDUPES
-    row = tx.one(
+    claimed = Entry.find(
+        tx,
         update_rows(effects, **outcomes.guard_values(entry))
         .values(
             fencing_token=entry.fencing_token + 1,
@@ -416,11 +417,11 @@ def claim_again(
             **_limit_values(tx, request, entry if repeats else None),
         )
         .returning(effects)
-        .execution_options(of_run=request.run_id)
+        .execution_options(of_run=request.run_id),
     )
-    if row is None:
+    if claimed is None:
         return entries.Held(timedelta(seconds=1))
-    return _record_claim(tx, request, Entry.from_row(row), rule, found=entry.state)
+    return _record_claim(tx, request, claimed, rule, found=entry.state)
 
 
 def doubt_known_entry(
@@ -449,14 +450,10 @@ def doubt_known_entry(
         "settled_ms": None,
         "epoch": epoch.number,
     }
-    row = tx.one(
-        update_rows(effects, entry_id=entry.entry_id)
-        .values(**values)
-        .returning(effects)
-        .execution_options(of_run=taken.get("run_id", entry.run_id))
-    )
-    assert row is not None, "entries are never deleted"
-    doubted = Entry.from_row(row)
+    own = update_rows(effects, entry_id=entry.entry_id).values(**values).returning(effects)
+    of_run = taken.get("run_id", entry.run_id)
+    doubted = Entry.find(tx, own.execution_options(of_run=of_run))
+    assert doubted is not None, "entries are never deleted"
     epochs.note_restored(tx, doubted, epoch)
     return doubted
 
@@ -468,19 +465,12 @@ def keep_observed(
 
     Returns ``None`` when the entry is not ours any more: nothing may be called then.
     """
-    row = tx.one(
-        update_rows(effects, **outcomes.guard_values(entry))
-        .values(
-            observed=observed,
-            **_limit_values(tx, request, entry if entry.unproven else None),
-        )
-        .returning(effects)
-    )
-    if row is None:
-        return None
-    answer, evidence = observed["answer"], observed.get("evidence")
-    entry.tell(tx, "effect.observed", answer=answer, evidence=evidence)
-    return Entry.from_row(row)
+    limited = _limit_values(tx, request, entry if entry.unproven else None)
+    kept = outcomes.write_entry(tx, entry, observed=observed, **limited)
+    if kept is not None:
+        answer, evidence = observed["answer"], observed.get("evidence")
+        entry.tell(tx, "effect.observed", answer=answer, evidence=evidence)
+    return kept
 
 
 def _resume_claim(
@@ -495,17 +485,18 @@ def _resume_claim(
     if refused is not None:
         outcomes.give_up_claim(tx, request, entry)
         return refused
-    row = tx.one(
+    resumed = Entry.find(
+        tx,
         update_rows(effects, entry_id=entry.entry_id, run_id=entry.run_id)
         .values(
             # However long ago it has looked at the world: it looks again.
             **({} if entry.unproven or entry.observed is None else {"observed": UNASKED}),
             **_limit_values(tx, request, entry if entry.unproven else None),
         )
-        .returning(effects)
+        .returning(effects),
     )
-    assert row is not None, "the entry's row is locked by this transaction"
-    return Claimed(Entry.from_row(row))
+    assert resumed is not None, "the entry's row is locked by this transaction"
+    return Claimed(resumed)
 
 
 def _call_values(request: ClaimRequest) -> dict[str, Any]:

@@ -91,8 +91,7 @@ def begin_undo(
     """
     tx.lock_step(run_id, step_id)
     bar_step(tx, run_id, step_id)
-    row = tx.one(rows_of(effects, entry_id=entry_id).with_for_update())
-    entry = None if row is None else Entry.from_row(row)
+    entry = Entry.find(tx, rows_of(effects, entry_id=entry_id).with_for_update())
     if entry is None or not entry.owned_by(run_id, step_id):
         return NothingToUndo("it has not happened")
     if entry.state == "claimed":

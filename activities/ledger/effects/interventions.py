@@ -160,9 +160,8 @@ def tell_replayers(tx: Transaction, entry_id: str) -> None:
     found = find_replayers(tx, entry_id)
     if not found:
         return
-    row = tx.one(rows_of(effects, entry_id=entry_id))
-    assert row is not None, "entries are never deleted"
-    entry = Entry.from_row(row)
+    entry = Entry.find(tx, rows_of(effects, entry_id=entry_id))
+    assert entry is not None, "entries are never deleted"
     undone = f"{entry.tool} {entry.key}: run {entry.run_id} has undone the effect that this run"
     for replay in found:
         run_id, step_id = replay["run_id"], replay["step_id"]
@@ -231,6 +230,6 @@ def must_be_told(tx: Transaction, run_id: str) -> Asked | None:
     first = waiting[0]
     # The run that has undone it may have been erased since.
     effect = rows_of(effects, entry_id=first["entry_id"])
-    row = tx.one(effect.execution_options(sealed="shown"))
-    assert row is not None, "entries are never deleted"
-    return asked_about(Entry.from_row(row), first)
+    entry = Entry.find(tx, effect.execution_options(sealed="shown"))
+    assert entry is not None, "entries are never deleted"
+    return asked_about(entry, first)

@@ -56,8 +56,8 @@ def guard_values(entry: Entry) -> dict[str, Any]:
 
 def write_entry(tx: Transaction, entry: Entry, **values: Any) -> Entry | None:
     """Write an entry and return it as it stands then; ``None`` when it is not ours any more."""
-    row = tx.one(update_rows(effects, **guard_values(entry)).values(values).returning(effects))
-    return None if row is None else Entry.from_row(row)
+    own = update_rows(effects, **guard_values(entry))
+    return Entry.find(tx, own.values(values).returning(effects))
 
 
 def recovering_since(tx: Transaction) -> Any:
@@ -275,9 +275,9 @@ def record_failure(
     values = _not_applied(tx, entry)
     failed = write_entry(tx, entry, **values, failures=failures, error=message)
     if failed is None:
-        again = rows_of(effects, **guard_values(replace(entry, state=values["state"])))
-        row = tx.one(again)
-        return Entry.from_row(row) if row is not None and row["failures"] == failures else None
+        ours = guard_values(replace(entry, state=values["state"]))
+        before = Entry.find(tx, rows_of(effects, **ours))
+        return before if before is not None and before.failures == failures else None
     entry.tell(
         tx,
         "effect.failed",

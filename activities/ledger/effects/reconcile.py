@@ -73,11 +73,10 @@ def take_over(tx: Transaction, seen: Entry) -> Entry | None:
     """Put a stale entry in doubt under our fencing token; ``None`` if somebody was quicker."""
     tx.lock_key(seen.tool, seen.key)
     same = {"fencing_token": seen.fencing_token, "state": seen.state}
-    row = tx.one(rows_of(effects, entry_id=seen.entry_id, **same).with_for_update())
-    if row is None:
+    entry = Entry.find(tx, rows_of(effects, entry_id=seen.entry_id, **same).with_for_update())
+    if entry is None:
         return None
     tx.tick()  # it may have waited for the locks
-    entry = Entry.from_row(row)
     # A call that is alive after all has renewed its lease meanwhile.
     if entry.state == "claimed" and epochs.lease_left(tx, entry) > 0:
         return None
@@ -225,9 +224,8 @@ def settle_intervention(
         return refuse(f"already settled by {row['actor']}: {row['outcome']}", settled=True)
     effect = rows_of(effects, entry_id=row["entry_id"]).with_for_update()
     # Of a run that was erased nothing is to be settled but that others have taken note of it.
-    entry_row = tx.one(effect.execution_options(sealed="shown"))
-    assert entry_row is not None
-    entry = Entry.from_row(entry_row)
+    entry = Entry.find(tx, effect.execution_options(sealed="shown"))
+    assert entry is not None, "entries are never deleted"
     noted = is_noted(entry, row["rule"])
     answers = allowed_answers(entry, row["rule"], run_id, can_undo)
     state = answers.get(outcome)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
-from sqlalchemy import func, tuple_
+from sqlalchemy import Select, func, tuple_
 from sqlalchemy.exc import DBAPIError
 
-from surehand.activities.ledger.approvals.waiting import leave_sealed, without_sealed
+from surehand.activities.ledger.approvals.waiting import Page, leave_sealed, without_sealed
 from surehand.activities.ledger.core.engine import find_open_transactions, unreachable
 from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
@@ -34,13 +34,10 @@ from surehand.workflows.contracts.tools import ToolSpec
 from surehand.workflows.identity import child_run_id
 from surehand.workflows.plan.plan import Plan
 
-_OF_EFFECTS: Final = tuple(
-    effects.c[name]
-    for name in (
-        *("entry_id", "step_id", "tool", "tool_version", "key", "generation", "state", "calls"),
-        *("fencing_token", "approval_id", "params_hash", "undoes", "receipt", "error"),
-        *("claimed_ms", "settled_ms"),
-    )
+_OF_EFFECTS: Final = (
+    *("entry_id", "step_id", "tool", "tool_version", "key", "generation", "state", "calls"),
+    *("fencing_token", "approval_id", "params_hash", "undoes", "receipt", "error"),
+    *("claimed_ms", "settled_ms"),
 )
 #: Of ``artifacts``, without what the ledger itself keeps of their content.
 _OF_ARTIFACTS: Final = tuple(column for column in artifacts.c if column is not artifacts.c.content)
@@ -49,20 +46,15 @@ _OF_ARTIFACTS: Final = tuple(column for column in artifacts.c if column is not a
 def effects_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
     """Return a run's ledger entries in the order of their claims."""
     require_run(tx, run_id)
-    rows = tx.all(
-        rows_of(effects, *_OF_EFFECTS, run_id=run_id).order_by(
-            effects.c.claimed_ms, effects.c.entry_id
-        )
-    )
-    return [_readable(row) for row in rows]
+    own = rows_of(effects, *_OF_EFFECTS, run_id=run_id)
+    return _read_all(tx, own.order_by(effects.c.claimed_ms, effects.c.entry_id))
 
 
 def events_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
     """Return a run's events, oldest first, as they were chained."""
     require_run(tx, run_id)
     query = rows_of(events, run_id=run_id).execution_options(sealed="shown")
-    rows = tx.all(query.order_by(events.c.seq))
-    return [_readable(row) for row in rows]
+    return _read_all(tx, query.order_by(events.c.seq))
 
 
 #: How far the database's clock may be set back so that no event is missed.
@@ -143,12 +135,8 @@ def chain_of(
 def artifacts_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
     """Return the artifacts that a run refers to, oldest first."""
     require_run(tx, run_id)
-    rows = tx.all(
-        rows_of(artifacts, *_OF_ARTIFACTS, run_id=run_id).order_by(
-            artifacts.c.created_ms, artifacts.c.artifact_id
-        )
-    )
-    return [_readable(row) for row in rows]
+    own = rows_of(artifacts, *_OF_ARTIFACTS, run_id=run_id)
+    return _read_all(tx, own.order_by(artifacts.c.created_ms, artifacts.c.artifact_id))
 
 
 def interventions_of(
@@ -161,8 +149,7 @@ def interventions_of(
         query = query.where(interventions.c.run_id == run_id)
     if only_open:
         query = query.where(interventions.c.state == OPEN)
-    rows = tx.all(query.order_by(interventions.c.opened_ms.desc()))
-    return [_readable(row) for row in rows]
+    return _read_all(tx, query.order_by(interventions.c.opened_ms.desc()))
 
 
 def notifications_of(
@@ -182,8 +169,7 @@ def notifications_of(
             notifications.c.error.is_not(None), notifications.c.state.in_(("pending", "failed"))
         )
     newest = (notifications.c.written_ms.desc(), notifications.c.notification_id)
-    rows = tx.all(query.order_by(*newest).limit(limit))
-    return [_readable(row) for row in rows]
+    return _read_all(tx, query.order_by(*newest).limit(limit))
 
 
 def open_interventions(tx: Transaction) -> int:
@@ -206,6 +192,10 @@ def require_run(tx: Transaction, run_id: str) -> None:
     if not tx.has(rows_of(runs, "run_id", run_id=run_id)):
         raise RunNotFound(run_id)
     require_kept(tx, run_id)
+
+
+def _read_all(tx: Transaction, query: Select[Any]) -> list[dict[str, Any]]:
+    return [_readable(row) for row in tx.all(query)]
 
 
 def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,18 +222,9 @@ class Shelf(NamedTuple):
     sha256: str
 
 
-@dataclass(frozen=True)
-class ArtifactPage:
-    """A page of them, by step."""
-
-    rows: Sequence[Mapping[str, Any]]
-    more: Shelf | None
-    """Where the next page begins; ``None``: this is the last one."""
-
-
 def artifact_page(
     tx: Transaction, run_id: str, *, most: int, after: Shelf | None = None
-) -> ArtifactPage:
+) -> Page[Shelf]:
     """Return artifacts of a run by step."""
     require_run(tx, run_id)
     query = rows_of(artifacts, *_OF_ARTIFACTS, run_id=run_id)
@@ -251,7 +232,7 @@ def artifact_page(
         query = query.where(tuple_(*_ORDER) > tuple_(*after))
     rows = tx.all(query.order_by(*_ORDER).limit(most + 1))
     more = Shelf(rows[most - 1]["step_id"], rows[most - 1]["sha256"]) if rows[most:] else None
-    return ArtifactPage(rows[:most], more)
+    return Page(rows[:most], more)
 
 
 def one_artifact(tx: Transaction, run_id: str, artifact_id: str) -> Mapping[str, Any] | None:

@@ -334,5 +334,4 @@ def find_key_entry(tx: Transaction, tool: str, key: str) -> Entry | None:
     """Return the entry that keeps others from using a business key now: there is one at most."""
     held = rows_of(effects, tool=tool, key=key).where(effects.c.state.in_(REMAINING))
     # Another run's may be gone; its key holds all the same.
-    row = tx.one(held.execution_options(sealed="shown"))
-    return None if row is None else Entry.from_row(row)
+    return Entry.find(tx, held.execution_options(sealed="shown"))

@@ -11,15 +11,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Select, Subquery, case, func, or_, select
 
+from surehand.activities.ledger.approvals.waiting import Group, measure_waiting
 from surehand.activities.ledger.core.statements import ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
 from surehand.activities.ledger.core.tables import (
-    OPEN,
     WITHOUT_OUTCOME,
     approvals,
     decisions,
@@ -32,10 +33,10 @@ from surehand.activities.ledger.core.tables import (
 from surehand.activities.ledger.effects.epochs import current_epoch
 from surehand.activities.ledger.halts import count_halts
 from surehand.activities.ledger.history.audit import verify_run
-from surehand.activities.ledger.history.reads import chain_of
+from surehand.activities.ledger.history.reads import chain_of, open_interventions
 from surehand.activities.ledger.people.principals import read_principals
 from surehand.activities.ledger.runs.deletion import is_deleted
-from surehand.workflows.contracts.approvals import ApprovalState, VerdictCode
+from surehand.workflows.contracts.approvals import VerdictCode
 
 
 class Figures(BaseModel):
@@ -251,25 +252,23 @@ def retries_of(tx: Transaction, scope: StatsScope) -> list[Retried]:
         .where(events.c.type.in_(("effect.failed", "step.failed")), class_.is_not(None))
         .group_by(class_)
     )
-    succeeded: Counter[str] = Counter()
-    calls: Counter[str] = Counter()
-    for found in (tx.all(_effects_again(scope)), tx.all(_reads_again(scope))):
-        for row in found:
-            calls[row["failure_class"]] += row["calls"]
-            succeeded[row["failure_class"]] += row["succeeded"]
-    return [
-        Retried(
-            failure_class=name,
-            failures=row["failures"],
-            retried=row["retried"],
-            mean_delay=None if row["delay_ms"] is None else float(row["delay_ms"]) / 1000,
-            calls=calls[name],
-            succeeded=succeeded[name],
-            success_rate=share_of(succeeded[name], calls[name]),
+    calls, succeeded = Counter[str](), Counter[str]()
+    for again in (*tx.all(_effects_again(scope)), *tx.all(_reads_again(scope))):
+        calls[again["failure_class"]] += again["calls"]
+        succeeded[again["failure_class"]] += again["succeeded"]
+    found = []
+    for row in sorted(rows, key=itemgetter("failure_class")):
+        name, delay_ms = row["failure_class"], row.pop("delay_ms")
+        found.append(
+            Retried(
+                **row,
+                mean_delay=None if delay_ms is None else float(delay_ms) / 1000,
+                calls=calls[name],
+                succeeded=succeeded[name],
+                success_rate=share_of(succeeded[name], calls[name]),
+            )
         )
-        for row in sorted(rows, key=lambda row: str(row["failure_class"]))
-        for name in [str(row["failure_class"])]
-    ]
+    return found
 
 
 def _tried_again(scope: StatsScope, type_: str, *columns: Any) -> Subquery:
@@ -325,9 +324,8 @@ def read_stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
         duplicates = _find_duplicates(tx, scope, told)
         retries = retries_of(tx, scope)
         asked = _read_approvals(tx, scope)
-        open_now = count_of(tx, rows_of(interventions).where(interventions.c.state == OPEN))
-    claims = told.of("effect.claimed")
-    lost = told.lost()
+        open_now = open_interventions(tx)
+    claims, lost = told.of("effect.claimed"), told.lost()
     return Stats(
         tenant=scope.tenant,
         since=scope.since.astimezone(UTC),
@@ -367,14 +365,14 @@ class _Told:
         )
 
     def by_rule(self, type_: str) -> dict[str, int]:
-        found: Counter[str] = Counter()
+        found = Counter[str]()
         for (type_of, rule, _, _), n in self.counts.items():
             if type_of == type_:
                 found[rule] += n
         return dict(sorted(found.items()))
 
     def branches(self) -> dict[str, int]:
-        found: Counter[str] = Counter()
+        found = Counter[str]()
         for (type_, rule, action, _), n in self.counts.items():
             if type_ == "effect.reconciled" or (type_ == "effect.committed" and rule):
                 found[f"{rule}: {action or 'commit'}"] += n
@@ -461,8 +459,7 @@ def _read_approvals(tx: Transaction, scope: StatsScope) -> ApprovalFigures:
         said.standing_id.is_(None),
     )
     decided = tx.all(counted.join(approvals, ours(approvals, approval_id=said.approval_id)))
-    pending = rows_of(approvals, func.count().label("n"), func.min(asked.requested_ms).label("t"))
-    [waiting] = tx.all(pending.where(asked.state == ApprovalState.PENDING.value))
+    waiting, oldest_ms = measure_waiting(tx)
     groups = tx.all(
         rows_of(approvals, asked.asked_of, func.count().label("n"))
         .where(asked.requested_ms >= scope.since_ms)
@@ -471,15 +468,14 @@ def _read_approvals(tx: Transaction, scope: StatsScope) -> ApprovalFigures:
     days = max(tx.now_ms - scope.since_ms, 1) / 86_400_000
     questions, answers = Counter[str](), Counter(row["approver"] for row in decided)
     for person in read_principals(tx):
-        roles = person.roles
         for row in groups:
-            if not row["asked_of"] or not roles.isdisjoint(row["asked_of"].split()):
+            if Group(row["asked_of"], "").is_for(person.roles):
                 questions[person.name] += row["n"]
     return ApprovalFigures(
         decisions=len(decided),
         time=Spread.of([max(0, row["at_ms"] - row["requested_ms"]) / 1000 for row in decided]),
-        waiting=waiting["n"],
-        oldest=None if waiting["t"] is None else max(0, tx.now_ms - waiting["t"]) / 1000,
+        waiting=waiting,
+        oldest=oldest_ms / 1000 if waiting else None,
         asked_each_day={name: n / days for name, n in sorted(questions.items())},
         decided_each_day={name: n / days for name, n in sorted(answers.items())},
     )

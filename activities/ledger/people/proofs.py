@@ -17,7 +17,7 @@ from surehand.activities.ledger.core.tables import decisions
 from surehand.activities.ledger.people import principals, signatures
 from surehand.activities.ledger.people.principals import Key
 from surehand.verify import BadSignature
-from surehand.workflows.canonical_json import NotCanonical, digest
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts import approvals
 
 C = TypeVar("C", bound=approvals.Claims)
@@ -50,7 +50,10 @@ def prove_decision(tx: Transaction, run_id: str, decision: approvals.Decision) -
     except BadSignature as error:
         return approvals.VerdictCode.BAD_SIGNATURE, str(error)
     differs = signatures.find_mismatch(claims, decision, run_id, tx.tenant)
-    if differs is None and not _signs_edit(claims, decision):
+    params = decision.params
+    edited = None if params is None else signatures.digest_signed(params)
+    # Params of which there is no digest, nobody can have signed, and no tool takes.
+    if differs is None and (claims.edited != edited or (params is not None and edited is None)):
         differs = "it is for other edited params"
     if differs is None and claims.reason != (digest(decision.reason) if decision.reason else None):
         differs = "it is for another reason"
@@ -189,13 +192,3 @@ def why_unproven(tx: Transaction, row: Mapping[str, Any], asked: approvals.Assur
     if not _decision_proof(key, claims).assurance.satisfies(asked):
         return f"decisions {asked.as_text()}"
     return signatures.find_mismatch(claims, decision, row["run_id"], tx.tenant)
-
-
-def _signs_edit(claims: approvals.DecisionClaims, decision: approvals.Decision) -> bool:
-    """Return whether the claims name an edit's params, by the digest of their canonical JSON."""
-    if decision.params is None:
-        return claims.edited is None
-    try:
-        return claims.edited == digest(decision.params)
-    except NotCanonical:
-        return False  # nobody can have signed them, and no tool takes them

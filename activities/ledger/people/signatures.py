@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from surehand import verify
 from surehand.verify import BadSignature
+from surehand.workflows.canonical_json import NotCanonical, digest
 from surehand.workflows.contracts import approvals
 
 C = TypeVar("C", bound=approvals.Claims)
@@ -47,12 +48,24 @@ def find_mismatch(
         "another outcome": (claims.outcome, decision.outcome),
         "another approver": (claims.sub, decision.approver),
     }
-    for what, (signed, sent) in bound.items():
-        if signed != sent:
-            return f"the signature is for {what}"
-    if claims.edited is not None and claims.outcome.value != "edit":
+    differs = find_difference(bound)
+    if differs is None and claims.edited is not None and claims.outcome.value != "edit":
         return f"the signature is for new params, which {claims.outcome.value} has not"
-    return None
+    return differs
+
+
+def find_difference(bound: Mapping[str, tuple[object, object]]) -> str | None:
+    """Return what else a signature is for; ``bound`` has by that what is signed and what is so."""
+    differs = (what for what, (signed, sent) in bound.items() if signed != sent)
+    return next((f"the signature is for {what}" for what in differs), None)
+
+
+def digest_signed(content: Any) -> str | None:
+    """Return the digest that a signature has of this; ``None``: nobody can have signed it."""
+    try:
+        return digest(content)
+    except NotCanonical:
+        return None
 
 
 def parse_claims(payload: bytes, claims_of: type[S]) -> S:

@@ -15,10 +15,9 @@ from sqlalchemy import func
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import events, runs
-from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.people import principals, signatures
 from surehand.activities.ledger.people.proofs import StoredSignature, verify_proof, verify_stored
 from surehand.verify import BadSignature
-from surehand.workflows.canonical_json import NotCanonical, digest
 from surehand.workflows.contracts.approvals import Assurance, StartClaims, audience
 from surehand.workflows.contracts.runs import OpenRun, StartRun
 from surehand.workflows.identity import is_child_of
@@ -54,9 +53,17 @@ def start_of(
         key, claims = verify_proof(tx, request.signature, starter, StartClaims, arrived_ms=taken_ms)
     except BadSignature as error:
         raise StartRefused(str(error)) from error
-    differs = _find_difference(claims, request, tx.tenant, starter)
+    content = signatures.digest_signed(request.content())
+    bound = {
+        "another tenant": (claims.aud, audience(tx.tenant)),
+        "another run": (claims.run_id, request.run_id),
+        "another person": (claims.sub, starter),
+        "another user": (claims.user, request.user),
+        "another plan, input or way to start it": (claims.content, content),
+    }
+    differs = signatures.find_difference(bound)
     if differs is not None:
-        raise StartRefused(f"the signature is for {differs}")
+        raise StartRefused(differs)
     used = tx.value(rows_of(runs, "run_id", started_by=starter, start_nonce=claims.jti))
     if used is not None:
         raise StartRefused(f"this signature has started run {used} already")
@@ -139,24 +146,6 @@ def _start_columns(
 
 def _read_row(tx: Transaction, run_id: str) -> Mapping[str, Any]:
     return tx.read_run(run_id, "user_id", "start_nonce", *_START)
-
-
-def _find_difference(
-    claims: StartClaims, request: StartRun, tenant: str, starter: str
-) -> str | None:
-    """Return what else a signature is for than this start; ``None``: it is for this."""
-    try:
-        content = digest(request.content())
-    except NotCanonical:
-        content = ""  # nobody can have signed it
-    bound = {
-        "another tenant": (claims.aud, audience(tenant)),
-        "another run": (claims.run_id, request.run_id),
-        "another person": (claims.sub, starter),
-        "another user": (claims.user, request.user),
-        "another plan, input or way to start it": (claims.content, content),
-    }
-    return next((what for what, (signed, sent) in bound.items() if signed != sent), None)
 
 
 #: The events through which a person's words may come into the params of a call.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 from pydantic import JsonValue
 
@@ -21,7 +21,7 @@ from surehand.activities.ledger.steps import attempts
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.process.json_schemas import problems
 from surehand.verify import BadKey, BadSignature
-from surehand.workflows.canonical_json import NotCanonical, digest
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import Assurance, ResumeClaims, SteeringClaims, audience
 from surehand.workflows.contracts.runs import LARGEST_EVENT
 from surehand.workflows.contracts.steering import (
@@ -135,11 +135,11 @@ def _prove_sender(tx: Transaction, asked: Steer) -> _Proof:
         "another run": (claims.run_id, asked.run_id),
         "another verb": (claims.verb, asked.verb.value),
         "another actor": (claims.sub, asked.actor),
-        "other content": (claims.content, _digest_content(asked.content)),
+        "other content": (claims.content, signatures.digest_signed(asked.content)),
     }
-    for what, (signed, sent) in bound.items():
-        if signed != sent:
-            raise _Refused(SteeringCode.BAD_SIGNATURE, f"the signature is for {what}")
+    differs = signatures.find_difference(bound)
+    if differs is not None:
+        raise _Refused(SteeringCode.BAD_SIGNATURE, differs)
     _refuse_used(tx, asked, claims.jti)
     return _Proof(key.kid, claims.jti, verified=True)
 
@@ -163,8 +163,9 @@ def _prove_by_token(tx: Transaction, asked: Steer) -> _Proof:
     except (BadSignature, BadKey) as error:
         reason = f"the resume token is not this run's, or void: {error}"
         raise _Refused(SteeringCode.BAD_TOKEN, reason) from error
-    sent = _digest_content({name: part for name, part in asked.content.items() if name != "proof"})
-    expected = (audience(asked.tenant), asked.actor, asked.run_id, sent)
+    sent = {name: part for name, part in asked.content.items() if name != "proof"}
+    content = signatures.digest_signed(sent)
+    expected = (audience(asked.tenant), asked.actor, asked.run_id, content)
     if (claims.aud, claims.sub, claims.run_id, claims.content) != expected:
         raise _Refused(SteeringCode.BAD_TOKEN, "the resume token was used for something else")
     _refuse_used(tx, asked, claims.jti)
@@ -221,13 +222,6 @@ def _find_wrong(value: JsonValue, schema: dict[str, JsonValue]) -> str:
     return "; ".join(problems(schema, value))
 
 
-def _digest_content(content: dict[str, Any]) -> str:
-    try:
-        return digest(content)
-    except NotCanonical:
-        return ""  # nobody can have signed it
-
-
 def _record_steering(tx: Transaction, asked: Steer, judged: SteeringVerdict, proof: _Proof) -> None:
     tx.execute(
         insert_row(
@@ -255,7 +249,7 @@ def _record_steering(tx: Transaction, asked: Steer, judged: SteeringVerdict, pro
         steering_id=asked.steering_id,
         verb=asked.verb.value,
         actor=asked.actor,
-        content=_digest_content(asked.content) or None,
+        content=signatures.digest_signed(asked.content),
         verified=judged.verified,
         kid=proof.kid,
         forwarded_as=asked.forwarded_as,
@@ -361,7 +355,4 @@ def _question_attempt(run_id: str, interrupt: Interrupt) -> StepAttempt:
 
 
 def _digest_value(value: JsonValue) -> str:
-    try:
-        return digest(value)
-    except NotCanonical:
-        return digest(str(value))
+    return signatures.digest_signed(value) or digest(str(value))

@@ -273,6 +273,12 @@ class Entry:
             **{name: row[name] for name in cls.__dataclass_fields__ if name != "tenant"},
         )
 
+    @classmethod
+    def find(cls, tx: Transaction, statement: Any) -> Entry | None:
+        """Return the first entry that a statement reads or writes; ``None``: it has none."""
+        row = tx.one(statement)
+        return None if row is None else cls.from_row(row)
+
     @property
     def provider_key(self) -> str:
         """The opaque key that the outside system deduplicates on."""
