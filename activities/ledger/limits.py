@@ -190,7 +190,7 @@ _BEFORE: Final = PreparedStatement(
 
 
 @cache
-def _count_together(count: int, dialect: str) -> PreparedStatement:
+def _count_together(count: int) -> PreparedStatement:
     """Return the statement that counts a claim for so many limits."""
     same, own = ("entry_id", "counted_ms"), ("limit_name", "group_hash", "amount")
     rows: list[dict[str, Any]] = [
@@ -198,8 +198,7 @@ def _count_together(count: int, dialect: str) -> PreparedStatement:
         for n in range(count)
     ]
     changed = ("group_hash", "amount", "counted_ms")
-    counting = upsert_row(limit_uses, lambda new: {name: new[name] for name in changed}, rows=rows)
-    return PreparedStatement(counting[dialect])
+    return upsert_row(limit_uses, lambda new: {name: new[name] for name in changed}, rows=rows)
 
 
 def lock_limits(tx: Transaction, uses: Sequence[LimitUse]) -> None:
@@ -284,4 +283,4 @@ def count_uses(tx: Transaction, uses: Sequence[LimitUse], entry_id: str) -> None
         values |= {f"limit_name_{n}": use.name, f"group_hash_{n}": use.group}
         values[f"amount_{n}"] = int((use.amount or Decimal(0)) * MILLIONTHS)
     if uses:
-        tx.send(_count_together(len(uses), tx.dialect), **values)
+        tx.send(_count_together(len(uses)), **values)

@@ -9,7 +9,7 @@ waits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Final, Literal
@@ -29,6 +29,7 @@ from sqlalchemy import (
 
 from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.statements import (
+    OfRow,
     PreparedStatement,
     insert_row,
     rows_of,
@@ -43,7 +44,7 @@ Over = Literal["queue", "reject"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(OfRow):
     """The quotas of a tenant; without a row it has none."""
 
     open_runs: int | None = None
@@ -100,11 +101,7 @@ class QuotaUsedUp(Exception):
 
 def read_limits(tx: Transaction) -> Limits:
     row = tx.one(rows_of(quotas))
-    return Limits() if row is None else limits_from(row)
-
-
-def limits_from(row: dict[str, Any]) -> Limits:
-    return Limits(**{field.name: row[field.name] for field in fields(Limits)})
+    return Limits() if row is None else Limits.from_row(row)
 
 
 def select_limited() -> ScalarSelect[str]:
@@ -124,9 +121,8 @@ def change_limits(tx: Transaction, set_by: str, **changes: Any) -> None:
     # Before it is read: of two changes at once none is lost.
     now_ms = lock_name(tx.connection, f"quotas:{tx.tenant}")
     limits = replace(read_limits(tx), **changes, set_by=set_by, set_ms=max(tx.now_ms, now_ms))
-    values = {field.name: getattr(limits, field.name) for field in fields(Limits)}
-    if not tx.execute(update_rows(quotas).values(values)):
-        tx.execute(insert_row(quotas, **values))
+    if not tx.execute(update_rows(quotas).values(vars(limits))):
+        tx.execute(insert_row(quotas, **vars(limits)))
 
 
 def take_turn(tx: Transaction, quota: Quota) -> None:
@@ -274,10 +270,8 @@ def _add_used(more: Any) -> dict[str, Any]:
 
 
 _ROOM_LEFT: Final = quota_usage.c.used < bindparam("most", type_=BigInteger)
-_ADD: Final = {
-    dialect: adding.returning(quota_usage.c.used)
-    for dialect, adding in upsert_row(quota_usage, _add_used, where=_ROOM_LEFT).items()
-}
+_COUNTED: Final = ("kind", "window_start_ms", "used")
+_ADD: Final = upsert_row(quota_usage, _add_used, _COUNTED, where=_ROOM_LEFT)
 
 
 @dataclass(frozen=True)
@@ -301,7 +295,7 @@ def read_usage(tx: Transaction) -> TenantUsage | None:
     row = tx.one(_STANDS, of_hour=_window_start(tx, HOUR_MS), of_day=_window_start(tx, DAY_MS))
     if row is None:
         return None
-    return TenantUsage(limits_from(row), row["effects"] or 0, row["tokens"] or 0, row["money"] or 0)
+    return TenantUsage(Limits.from_row(row), *(row[kind] or 0 for kind in LIMITED))
 
 
 def window_end(now_ms: int, kind: Kind) -> datetime:
@@ -384,7 +378,7 @@ def _tell_over(tx: Transaction, stands: TenantUsage, kind: Kind, limit: str) -> 
 def _count(tx: Transaction, kind: Kind, more: int, *, most: int = _MOST) -> bool:
     start = _window_start(tx, _length_ms(kind))
     values: dict[str, Any] = {"kind": kind, "window_start_ms": start, "used": more}
-    return tx.has(_ADD[tx.dialect], **values, most=most)
+    return tx.execute(_ADD, **values, most=most) == 1
 
 
 def _length_ms(kind: Kind) -> int:
@@ -422,28 +416,22 @@ class TenantQuotas(BaseModel):
 def read_quotas(tx: Transaction) -> TenantQuotas:
     stands = read_usage(tx) or TenantUsage(Limits(), 0, 0, 0)
     limits = stands.limits
-    now = {
-        Quota.OPEN_RUNS: str(count_open_runs(tx)),
-        Quota.APPROVALS: str(count_pending_requests(tx)),
+    limit = {
+        quota: None if (most := getattr(limits, quota.value)) is None else str(most)
+        for quota in Quota
     }
-    found = {
-        quota: QuotaUse(quota, _limit_text(limits, quota), used, None)
-        for quota, used in now.items()
+    counted: dict[Quota, tuple[str, datetime | None]] = {
+        Quota.OPEN_RUNS: (str(count_open_runs(tx)), None),
+        Quota.APPROVALS: (str(count_pending_requests(tx)), None),
     }
-    for kind, quota in LIMITED.items():
-        limit = _limit_text(limits, quota)
-        counted = (
-            (None, None) if limit is None else (stands.used(kind), window_end(tx.now_ms, kind))
-        )
-        found[quota] = QuotaUse(quota, limit, *counted)
+    counted |= {
+        quota: (stands.used(kind), window_end(tx.now_ms, kind))
+        for kind, quota in LIMITED.items()
+        if limit[quota] is not None
+    }
     return TenantQuotas(
         tenant=tx.tenant,
         limits=limits,
-        uses=[found[quota] for quota in Quota],
+        uses=[QuotaUse(one, limit[one], *counted.get(one, (None, None))) for one in Quota],
         queued_runs=count_queued_runs(tx),
     )
-
-
-def _limit_text(limits: Limits, quota: Quota) -> str | None:
-    limit = getattr(limits, quota.value)
-    return None if limit is None else str(limit)

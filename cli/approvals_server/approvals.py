@@ -20,8 +20,8 @@ from starlette.responses import Response
 from surehand.activities.ledger.approvals.decisions import Lifting
 from surehand.activities.ledger.approvals.votes import label_vote, missing_votes, needs_of
 from surehand.activities.ledger.approvals.waiting import (
+    ListPage,
     ListPlace,
-    Page,
     list_own_decisions,
     list_waiting,
     record_question_read,
@@ -99,7 +99,7 @@ class PagePart:
     def query(self) -> dict[str, str]:
         return {"tool": self.tool or "", "of": "mine" if self.mine else "all"}
 
-    def look(self, tx: Transaction, person: Principal) -> Page[ListPlace]:
+    def look(self, tx: Transaction, person: Principal) -> ListPage[ListPlace]:
         return list_waiting(
             tx,
             most=ON_A_PAGE,

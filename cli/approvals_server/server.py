@@ -27,8 +27,8 @@ from starlette.types import ASGIApp
 
 from surehand.activities.ledger.approvals.decisions import Lifting
 from surehand.activities.ledger.approvals.waiting import (
+    ListPage,
     ListPlace,
-    Page,
     list_groups,
     waiting_for_others,
 )
@@ -251,7 +251,7 @@ class ApprovalsServer:
     async def _list_page(self, request: Request, me: str) -> Response:
         part = PagePart.of(request)
 
-        def look(tx: Transaction) -> tuple[Page[ListPlace], list[Any], list[str], Counter[str]]:
+        def look(tx: Transaction) -> tuple[ListPage[ListPlace], list[Any], list[str], Counter[str]]:
             person = principals.find_voter(tx, me)
             tools = [group.tool for group in list_groups(tx)]
             elsewhere = (

@@ -23,7 +23,7 @@ PARTICIPLES: Final = {
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
     "modules": 187,
-    "lines": 64_225,
+    "lines": 64_039,
     "one-word functions, per mille": 300,
     "participles, per mille": 41,
     "class names defined twice": 7,

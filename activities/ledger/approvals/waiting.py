@@ -48,7 +48,7 @@ _SHOWN: Final = (
 P = TypeVar("P")
 
 
-class Page(NamedTuple, Generic[P]):
+class ListPage(NamedTuple, Generic[P]):
     """A page of a list."""
 
     rows: Sequence[Mapping[str, Any]]
@@ -104,7 +104,7 @@ def list_waiting(
     tool: str | None = None,
     roles: Collection[str] | None = None,
     after: ListPlace | None = None,
-) -> Page[ListPlace]:
+) -> ListPage[ListPlace]:
     """Return requests that wait, those first that expire first; none that has expired.
 
     They are rows of ``approvals``, each with ``voters``: who has said yes in person; ``foreign``:
@@ -135,7 +135,7 @@ def list_waiting(
         }
         for row in rows
     ]
-    return Page(told, more)
+    return ListPage(told, more)
 
 
 def waiting_for_others(tx: Transaction, roles: Collection[str], most: int) -> Counter[str]:
@@ -243,7 +243,7 @@ _ANSWERS: Final = steerings.c.verb.in_([literal_column("'answer'"), literal_colu
 
 def list_own_decisions(
     tx: Transaction, approver: str, *, most: int, after: ListPlace | None = None
-) -> Page[ListPlace]:
+) -> ListPage[ListPlace]:
     """Return what somebody has decided and answered, counted or not; the newest comes first.
 
     They are rows of ``decisions``, each with ``tool`` and ``description`` of what it was on, and of
@@ -264,7 +264,7 @@ def list_own_decisions(
     place = itemgetter("at_ms", "decision_id")
     rows.sort(key=place, reverse=True)
     more = ListPlace(*place(rows[most - 1])) if rows[most:] else None
-    return Page(_with_calls(tx, rows[:most]), more)
+    return ListPage(_with_calls(tx, rows[:most]), more)
 
 
 def _with_calls(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, ClassVar, Final, Literal, cast
+from typing import Any, ClassVar, Final, Literal, Self, cast
 
 from sqlalchemy import (
     BindParameter,
@@ -89,28 +89,29 @@ def run_together(connection: Connection, statements: Sequence[tuple[str, Any]]) 
 class PreparedStatement:
     """A statement that is compiled once for each database."""
 
-    def __init__(self, statement: Executable, columns: Sequence[str] = ()) -> None:
-        """Take a statement whose values are bound parameters.
+    def __init__(
+        self, statement: Executable | Mapping[str, Executable], columns: Sequence[str] = ()
+    ) -> None:
+        """Take a statement whose values are bound parameters, or one for each database.
 
         Its ``IN`` has no list: how many values there are is part of the text. ``columns`` are set
         when it is run, by values of their names.
         """
-        # What only names columns and values, SQLAlchemy reads by this.
-        itself = getattr(statement, "__clause_element__", None)
-        self.statement: Final = statement if itself is None else itself()
+        self._statement: Final = as_sqlalchemy(statement)
         self._columns = list(columns)
         self._made: dict[str, CompiledStatement] = {}
 
     def compiled(self, dialect: Dialect) -> CompiledStatement:
         made = self._made.get(dialect.name)
         if made is None:
-            made = self._made[dialect.name] = CompiledStatement(
-                self.statement, dialect, self._columns
-            )
+            own = self._statement
+            statement = own[dialect.name] if isinstance(own, Mapping) else own
+            made = self._made[dialect.name] = CompiledStatement(statement, dialect, self._columns)
         return made
 
     def get_execution_options(self) -> Mapping[str, Any]:
-        return self.statement.get_execution_options()
+        own = self._statement
+        return {} if isinstance(own, Mapping) else own.get_execution_options()
 
 
 class CompiledStatement:
@@ -178,6 +179,18 @@ class CompiledStatement:
         return [(at, process) for at, process in made if process is not None]
 
 
+class OfRow:
+    """A dataclass whose fields are columns of a table."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], **others: Any) -> Self:
+        """Return it as a row has it; ``others`` are values of fields that are no columns."""
+        columns = cls.__dataclass_fields__.keys() - others.keys()
+        return cls(**{name: row[name] for name in columns}, **others)
+
+
 OF_TENANT: Final[BindParameter[str]] = bindparam("of_tenant", type_=String(80))
 
 
@@ -208,27 +221,25 @@ def insert_row(table: Table, /, **values: Any) -> Insert:
 def upsert_row(
     table: Table,
     changes: Callable[[Any], Mapping[str, Any]],
+    columns: Sequence[str] = (),
     *,
     where: ColumnElement[bool] | None = None,
     rows: Sequence[Mapping[str, Any]] | None = None,
-) -> dict[str, postgresql.Insert | sqlite.Insert]:
-    """Return by database the INSERT of a row of the tenant, or the UPDATE of the one of its key.
+) -> PreparedStatement:
+    """Return the INSERT of a row of the tenant, or the UPDATE of the one of its key.
 
     ``changes`` are the columns that it sets, made of the row that is not inserted. Only a row that
-    is ``where`` is changed. ON CONFLICT is a dialect's own, so there are two. ``rows``: several.
+    is ``where`` is changed. ``rows``: several. ON CONFLICT is a dialect's own, so there are two.
     """
     mine = {"tenant_id": OF_TENANT}
     values: Any = mine if rows is None else [{**mine, **row} for row in rows]
-    made: dict[str, postgresql.Insert | sqlite.Insert] = {
-        "postgresql": postgresql.insert(table),
-        "sqlite": sqlite.insert(table),
-    }
-    return {
-        dialect: one.values(values).on_conflict_do_update(
-            index_elements=list(table.primary_key), set_=changes(one.excluded), where=where
+    key, made = list(table.primary_key), dict[str, Executable]()
+    for dialect in (postgresql, sqlite):
+        new = dialect.insert(table).values(values)
+        made[dialect.dialect.name] = new.on_conflict_do_update(
+            index_elements=key, set_=changes(new.excluded), where=where
         )
-        for dialect, one in made.items()
-    }
+    return PreparedStatement(made, columns)
 
 
 @cache

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import ScalarSelect, func
 
 from surehand.activities.ledger.core.engine import lock_name
-from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
+from surehand.activities.ledger.core.statements import OfRow, insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, epochs, events, runs
 from surehand.activities.ledger.steps.entries import ClaimRequest, Entry
@@ -56,7 +55,7 @@ class EpochError(WrongUse):
 
 
 @dataclass(frozen=True)
-class Epoch:
+class Epoch(OfRow):
     """A restore of the ledger, and what follows from it until it is closed."""
 
     number: int
@@ -65,10 +64,6 @@ class Epoch:
     opened_by: str
     closed_ms: int | None = None
     closed_by: str | None = None
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Epoch:
-        return cls(**{name: row[name] for name in cls.__dataclass_fields__})
 
     def forgets(self, at_ms: int) -> bool:
         """Return whether what was recorded at that time may be what the restore has forgotten."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
+from surehand.activities.ledger.core.statements import OfRow, insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import leases
 from surehand.activities.ledger.effects.epochs import least_token
@@ -36,7 +36,7 @@ class LeaseRequest:
 
 
 @dataclass(frozen=True)
-class Lease:
+class Lease(OfRow):
     """One resource, held under a fencing token."""
 
     resource: str
@@ -45,10 +45,6 @@ class Lease:
     tool: str
     holder: str | None
     fencing_token: int
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Lease:
-        return cls(**{name: row[name] for name in cls.__dataclass_fields__})
 
     @property
     def held(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 from sqlalchemy import Select, func, tuple_
 from sqlalchemy.exc import DBAPIError
 
-from surehand.activities.ledger.approvals.waiting import Page, leave_sealed, without_sealed
+from surehand.activities.ledger.approvals.waiting import ListPage, leave_sealed, without_sealed
 from surehand.activities.ledger.core.engine import find_open_transactions, unreachable
 from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
@@ -224,7 +224,7 @@ class Shelf(NamedTuple):
 
 def artifact_page(
     tx: Transaction, run_id: str, *, most: int, after: Shelf | None = None
-) -> Page[Shelf]:
+) -> ListPage[Shelf]:
     """Return artifacts of a run by step."""
     require_run(tx, run_id)
     query = rows_of(artifacts, *_OF_ARTIFACTS, run_id=run_id)
@@ -232,7 +232,7 @@ def artifact_page(
         query = query.where(tuple_(*_ORDER) > tuple_(*after))
     rows = tx.all(query.order_by(*_ORDER).limit(most + 1))
     more = Shelf(rows[most - 1]["step_id"], rows[most - 1]["sha256"]) if rows[most:] else None
-    return Page(rows[:most], more)
+    return ListPage(rows[:most], more)
 
 
 def one_artifact(tx: Transaction, run_id: str, artifact_id: str) -> Mapping[str, Any] | None:

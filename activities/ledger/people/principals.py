@@ -18,7 +18,7 @@ from sqlalchemy import case
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.core.engine import lock_name
-from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
+from surehand.activities.ledger.core.statements import OfRow, insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.core.tables import (
     deputies,
@@ -218,7 +218,7 @@ def _note_change(tx: Transaction, name: str, change: str, what: str, actor: str)
 
 
 @dataclass(frozen=True)
-class Deputy:
+class Deputy(OfRow):
     """Somebody whose votes count in a principal's place."""
 
     deputy_id: str
@@ -288,10 +288,8 @@ def read_deputies(tx: Transaction) -> list[Deputy]:
 
 
 def _read_deputy(row: Mapping[str, Any]) -> Deputy:
-    same = Deputy.__dataclass_fields__.keys() - {"until", "revoked"}
     until = datetime.fromtimestamp(row["until_ms"] / 1000, UTC)
-    revoked = row["revoked_ms"] is not None
-    return Deputy(**{name: row[name] for name in same}, until=until, revoked=revoked)
+    return Deputy.from_row(row, until=until, revoked=row["revoked_ms"] is not None)
 
 
 def find_represented(
@@ -351,7 +349,7 @@ def open_administration(ledger: Ledger, tenant: str) -> Iterator[Transaction]:
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(OfRow):
     """One change of a principal; the rows are never rewritten."""
 
     principal: str
@@ -375,12 +373,6 @@ def read_changes(tx: Transaction, name: str | None = None) -> list[Change]:
     added_first = case((columns.change == "added", 0), else_=1)
     order = (columns.at_ms, added_first, columns.principal, columns.change, columns.what)
     return [
-        Change(
-            row["principal"],
-            row["change"],
-            row["what"],
-            row["actor"],
-            datetime.fromtimestamp(row["at_ms"] / 1000, UTC),
-        )
+        Change.from_row(row, at=datetime.fromtimestamp(row["at_ms"] / 1000, UTC))
         for row in tx.all(query.order_by(*order))
     ]

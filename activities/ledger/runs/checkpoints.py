@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from surehand.activities.ledger.core.statements import insert_row, rows_of
+from surehand.activities.ledger.core.statements import OfRow, insert_row, rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import checkpoints, runs
 from surehand.activities.ledger.runs.deletion import keep_run
@@ -29,7 +29,7 @@ class CheckpointError(NotFound):
 
 
 @dataclass(frozen=True)
-class SavedCheckpoint:
+class SavedCheckpoint(OfRow):
     """A checkpoint under a name."""
 
     name: str
@@ -90,8 +90,5 @@ def find_checkpoint(tx: Transaction, run_id: str, name: str) -> SavedCheckpoint:
 
 
 def _read_saved(row: dict[str, Any]) -> SavedCheckpoint:
-    names = ("name", "seq", "bytes", "saved_by", "document")
-    return SavedCheckpoint(
-        **{name: row[name] for name in names},
-        saved_at=datetime.fromtimestamp(row["saved_ms"] / 1000, UTC),
-    )
+    saved_at = datetime.fromtimestamp(row["saved_ms"] / 1000, UTC)
+    return SavedCheckpoint.from_row(row, saved_at=saved_at)

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from surehand.activities.ledger.core import tables
 from surehand.activities.ledger.core.engine import first_line
 from surehand.activities.ledger.core.statements import (
+    OfRow,
     delete_rows,
     insert_row,
     ours,
@@ -126,7 +127,7 @@ def read_round_age(tx: Transaction) -> timedelta | None:
 
 
 @dataclass(frozen=True)
-class Deletion:
+class Deletion(OfRow):
     """A run that is going, or deleted."""
 
     run_id: str
@@ -149,9 +150,7 @@ def _format_time(ms: int) -> str:
 def read_deletion(tx: Transaction, run_id: str) -> Deletion | None:
     """Return how far a run's deletion is; ``None``: nobody deletes it."""
     row = tx.one(rows_of(deletions, run_id=run_id))
-    if row is None:
-        return None
-    return Deletion(**{name: row[name] for name in Deletion.__dataclass_fields__})
+    return None if row is None else Deletion.from_row(row)
 
 
 def require_kept(tx: Transaction, run_id: str) -> None:
@@ -187,7 +186,7 @@ def lock_effects(tx: Transaction, found: Collection[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(OfRow):
     """A run at the top of its tree whose time is over."""
 
     run_id: str
@@ -212,7 +211,7 @@ def find_due(
         later = and_(runs.c.closed_ms == after.closed_ms, runs.c.run_id > after.run_id)
         query = query.where(or_(runs.c.closed_ms > after.closed_ms, later))
     rows = tx.all(query.order_by(runs.c.closed_ms, runs.c.run_id).limit(limit))
-    return [Candidate(row["run_id"], row["closed_ms"]) for row in rows]
+    return [Candidate.from_row(row) for row in rows]
 
 
 def find_going(tx: Transaction) -> list[str]:

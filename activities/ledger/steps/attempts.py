@@ -36,13 +36,8 @@ def _restart(started: Any) -> dict[str, Any]:
 
 
 _START_COLUMNS: Final = ("run_id", "step_id", "attempt", *_STARTED)
-_START: Final = {
-    (dialect, unanswered): PreparedStatement(starting, _START_COLUMNS)
-    for unanswered in (False, True)
-    for dialect, starting in upsert_row(
-        steps, _restart, where=~_ANSWERED if unanswered else None
-    ).items()
-}
+_START: Final = upsert_row(steps, _restart, _START_COLUMNS)
+_START_UNANSWERED: Final = upsert_row(steps, _restart, _START_COLUMNS, where=~_ANSWERED)
 _END_COLUMNS: Final = ("state", *_ENDED)
 _OF_ATTEMPT: Final = update_rows(
     steps, run_id=bindparam("of_run"), step_id=bindparam("of_step"), attempt=bindparam("of_attempt")
@@ -133,10 +128,9 @@ def start_attempt(tx: Transaction, attempt: StepAttempt, *, unanswered: bool = F
         "started_ms": tx.now_ms,
         "holder": attempt.holder,
     }
-    starting = _START[tx.dialect, unanswered]
     if unanswered:
-        return tx.execute(starting, **row) == 1
-    tx.send(starting, **row)
+        return tx.execute(_START_UNANSWERED, **row) == 1
+    tx.send(_START, **row)
     return True
 
 
