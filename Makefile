@@ -2,8 +2,9 @@
 
 # Any Python from 3.11 on; `make PYTHON=python3.13 demo` takes another one.
 PYTHON ?= python3
-# Only for `make lock`.
+# For `make lock`, and what fills environments if this is uv: it takes a tenth of pip's time.
 UV ?= uv
+INSTALLER ?= pip
 # Where the virtual environment lives, and what is installed into it. The oldest allowed versions:
 # `make VENV=.venv-oldest LOCKED=requirements-oldest.lock test`.
 VENV ?= .venv
@@ -27,6 +28,10 @@ RUNTIME_VENV ?= .venv-runtime
 # Where `make sbom` writes.
 SBOM ?= dist/surehand.cdx.json
 
+# Fills an environment from a lock.
+install = $(if $(filter uv,$(INSTALLER)),"$(UV)" pip install --python "$(1)/bin/python",\
+	"$(1)/bin/pip" install --disable-pip-version-check) --quiet --require-hashes -r $(2)
+
 PY := $(VENV)/bin/python
 # The Temporal CLI is found, or built, before the first test waits for it.
 TESTS = "$(PY)" starter.py server --print-cli > /dev/null \
@@ -40,7 +45,7 @@ LOCK = $(UV) --no-config pip compile --universal --python-version 3.11 \
 	--generate-hashes --no-annotate --custom-compile-command "make lock" --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo drill-full bench proof test test-all test-full test-exhaustive test-properties test-cluster check \
+.PHONY: help venv demo drill-full bench proof test test-all test-full test-both test-exhaustive test-properties test-cluster check \
 	format reference screenshots docs dev worker lock check-compose check-kubernetes dist sbom audit clean
 
 help: ## List the targets
@@ -57,7 +62,7 @@ $(INSTALLED): $(LOCKED)
 		|| { echo "$(PYTHON) cannot create virtual environments: apt-get install python3-venv (Debian, Ubuntu)"; exit 1; }
 	@echo "Installing $(LOCKED) into $(VENV) (about half a minute)"
 	@"$(PYTHON)" -m venv --clear "$(VENV)"
-	@"$(VENV)/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r $(LOCKED)
+	@$(call install,$(VENV),$(LOCKED))
 	@touch "$@"
 
 # The commands, as a wheel installs them, but of this checkout.
@@ -90,10 +95,13 @@ proof: venv ## Run what proves the requirements that others wrote, and write doc
 test: venv ## Run what needs no server, and for each guarantee a real kill; under four minutes
 	@$(TESTS) -m "not full" $(PYTEST_ARGS)
 
-test-all: test test-full test-exhaustive test-properties test-cluster ## Run every test; needs PostgreSQL, Chromium and Go; about an hour
+test-all: test-both test-exhaustive test-properties test-cluster ## Run every test; needs PostgreSQL, Chromium and Go; about an hour
 
 test-full: venv ## Run what `make test` leaves out: PostgreSQL, whole runs, browser, drill
 	@$(TESTS) -m "full and not property and not cluster and not exhaustive" $(PYTEST_ARGS)
+
+test-both: venv ## Run both at once, as CI does: each process loads all tests once
+	@$(TESTS) -m "not property and not cluster and not exhaustive" $(PYTEST_ARGS)
 
 test-exhaustive: venv ## Play what `make test-full` leaves out of large tables and of benchmarks; not in CI
 	@$(TESTS) -m exhaustive $(PYTEST_ARGS)
@@ -123,7 +131,7 @@ screenshots: venv ## Have browser tests take the pictures of the approvers' page
 $(DOCS_INSTALLED): requirements-docs.lock
 	@echo "Installing requirements-docs.lock into $(DOCS_VENV)"
 	@"$(PYTHON)" -m venv --clear "$(DOCS_VENV)"
-	@"$(DOCS_VENV)/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	@$(call install,$(DOCS_VENV),requirements-docs.lock)
 	@touch "$@"
 
 docs: $(DOCS_INSTALLED) ## Build the pages of docs/ into site/; a broken link is an error
@@ -143,6 +151,7 @@ lock: ## Resolve the dependencies anew (needs uv and npm)
 	$(LOCK) pyproject.toml --extra approvals --extra opentelemetry --constraint requirements.lock --output-file requirements-runtime.lock
 	$(LOCK) --group docs --output-file requirements-docs.lock
 	$(LOCK) --group supply-chain --output-file requirements-supply-chain.lock
+	$(LOCK) --group ci --output-file .ci/requirements.lock
 	$(LOCK) tests/mcp/servers/requirements.in --output-file tests/mcp/servers/requirements.lock
 	cd tests/mcp/servers && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
 	cd tests/oidc/provider && npm install --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund
@@ -160,14 +169,15 @@ check-kubernetes: ## Build deploy/kubernetes and check it with Kubernetes' own s
 $(SUPPLY_INSTALLED): requirements-supply-chain.lock
 	@echo "Installing requirements-supply-chain.lock into $(SUPPLY_VENV)"
 	@"$(PYTHON)" -m venv --clear "$(SUPPLY_VENV)"
-	@"$(SUPPLY_VENV)/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements-supply-chain.lock
+	@$(call install,$(SUPPLY_VENV),requirements-supply-chain.lock)
 	@touch "$@"
 
 # What the image has, and not even pip beside it.
 $(RUNTIME_INSTALLED): requirements-runtime.lock $(SUPPLY_INSTALLED)
 	@echo "Installing requirements-runtime.lock into $(RUNTIME_VENV)"
 	@"$(PYTHON)" -m venv --clear --without-pip "$(RUNTIME_VENV)"
-	@"$(SUPPLY_VENV)/bin/pip" --python "$(RUNTIME_VENV)" install --quiet --require-hashes -r requirements-runtime.lock
+	@$(if $(filter uv,$(INSTALLER)),$(call install,$(RUNTIME_VENV),requirements-runtime.lock),\
+		"$(SUPPLY_VENV)/bin/pip" --python "$(RUNTIME_VENV)" install --quiet --require-hashes -r requirements-runtime.lock)
 	@touch "$@"
 
 sbom: $(RUNTIME_INSTALLED) ## List what the image's Python has inside, with licences (CycloneDX)
