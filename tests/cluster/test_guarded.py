@@ -31,7 +31,9 @@ SEED = 4711
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster({"SUREHAND_KEY_ENCRYPTION_KEYS": KEYS}, pooled=True) as running:
+    keys = {"SUREHAND_KEY_ENCRYPTION_KEYS": KEYS}
+    # What is typed in the image, test_cluster.py types.
+    with Cluster(keys, pooled=True, quick=True) as running:
         running.wait_for_log("worker", "worker.ready", running.compose.replicas("worker"))
         yield running
 
