@@ -22,16 +22,9 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import TLSConfig
 
+from surehand.client import messages
 from surehand.client.connection import Connection, first_events, understood
-from surehand.client.messages import (
-    Seen,
-    choose_run_id,
-    find_approval,
-    find_run_id,
-    make_run_name,
-    read_key,
-    sign_start,
-)
+from surehand.client.messages import Seen
 from surehand.client.outcome import CUT_OFF_BY_SERVER, FOR_PEOPLE, run_result, state_of
 from surehand.client.plan_file import PlanSource, plan_from
 from surehand.client.run import Run
@@ -287,6 +280,7 @@ async def _first_request(connection: Connection, run_id: str) -> StartRun:
     raise exits.WrongUse(f"run {run_id} has no history any more: choose another run id")
 
 
+@dataclass(frozen=True)
 class Client:
     """The way to the runs of one tenant, as one user; needs no ledger and no tools.
 
@@ -300,10 +294,10 @@ class Client:
         <RunState.COMPLETED: 'completed'>
     """
 
-    def __init__(self, connection: Connection, *, signed_only: bool = False) -> None:
-        """Make a client of a connection; :meth:`connect` is the usual way."""
-        self._connection = connection
-        self._signed_only = signed_only
+    connection: Connection
+    """What it speaks to the server by; :meth:`connect` makes it."""
+    signed_only: bool = False
+    """Whether the workers take only what is signed."""
 
     @classmethod
     async def connect(
@@ -394,18 +388,13 @@ class Client:
         file = None if key is None else Path(key)
         checked = client_settings({}, tenant=self.settings.tenant, user=user, key=file)
         settings = self.settings.model_copy(update={"user": checked.user, "key": checked.key})
-        connection = Connection(self._connection.client, self._connection.target, settings)
-        return type(self)(connection, signed_only=self._signed_only)
-
-    @property
-    def connection(self) -> Connection:
-        """Return the connection."""
-        return self._connection
+        connection = Connection(self.connection.client, self.connection.target, settings)
+        return replace(self, connection=connection)
 
     @property
     def settings(self) -> ClientSettings:
         """Return whom the client acts for, and where runs are started."""
-        return self._connection.settings
+        return self.connection.settings
 
     async def start(
         self,
@@ -442,7 +431,9 @@ class Client:
             (True, False)
         """
         parsed = plan_from(plan, input)
-        chosen = choose_run_id(self.settings.tenant, run_id or make_run_name(parsed.name))
+        chosen = messages.choose_run_id(
+            self.settings.tenant, run_id or messages.make_run_name(parsed.name)
+        )
         settings = self.settings
         request = StartRun(
             tenant=settings.tenant,
@@ -456,13 +447,15 @@ class Client:
         if (problem := request.problem()) is not None:
             raise exits.WrongUse(problem)
         if settings.key is not None:
-            request = sign_start(request, read_key(settings.key), int(time.time()))
-        elif self._signed_only:
+            request = messages.sign_start(
+                request, messages.read_key(settings.key), int(time.time())
+            )
+        elif self.signed_only:
             raise exits.WrongUse(
                 "only signed starts count here (SUREHAND_DECISIONS=signed): name your private key"
                 " (`--key`, `key=` or SUREHAND_KEY)"
             )
-        return Run(self._connection, chosen, is_new=await launch_run(self._connection, request))
+        return Run(self.connection, chosen, is_new=await launch_run(self.connection, request))
 
     def run(self, run_id: str) -> Run:
         """Return the way to a run, by its name or its full id; the server is not asked for it.
@@ -471,7 +464,7 @@ class Client:
             >>> await client.run("refund-7").state()
             'waiting_approval'
         """
-        return Run(self._connection, find_run_id(self.settings.tenant, run_id))
+        return Run(self.connection, messages.find_run_id(self.settings.tenant, run_id))
 
     async def list_runs(self, *, state: str | None = None, limit: int = 50) -> list[ListedRun]:
         """Return runs as the server lists them; needs no worker.
@@ -492,7 +485,7 @@ class Client:
         """
         # Of one id there may be several: starts that were refused, and the one that was not.
         found: dict[str, WorkflowExecution] = {}
-        async for run in self._connection.listed(_condition_of_state(state)):
+        async for run in self.connection.listed(_condition_of_state(state)):
             found.setdefault(run.id, run)
             if len(found) >= limit:
                 break
@@ -509,8 +502,8 @@ class Client:
             >>> for request in waiting.approvals:
             ...     verdict = await client.approve(request, reason="order was returned")
         """
-        waiting = [run async for run in self._connection.listed(WAITS_FOR_PEOPLE, limit)]
-        return await look_at_runs(self._connection, waiting)
+        waiting = [run async for run in self.connection.listed(WAITS_FOR_PEOPLE, limit)]
+        return await look_at_runs(self.connection, waiting)
 
     async def approve(self, request: Seen, *, reason: str = "", leave: bool = False) -> Verdict:
         """Approve a call with exactly the params that were seen, as :meth:`Run.approve` does.
@@ -544,8 +537,8 @@ class Client:
         return await self._run_of(request).edit(request, params, reason=reason, leave=leave)
 
     def _run_of(self, request: Seen) -> Run:
-        run_id, _ = find_approval(self.settings.tenant, request.approval_id)
-        return Run(self._connection, run_id)
+        run_id, _ = messages.find_approval(self.settings.tenant, request.approval_id)
+        return Run(self.connection, run_id)
 
 
 #: What runs can be listed by: their states, and what the server did to them.

@@ -5,8 +5,6 @@ joserfc and cryptography are imported when they are used: other verbs need not w
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import os
 import re
@@ -25,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from surehand.process.exits import NoSuchRun, WrongUse
 from surehand.process.files import FOR_OTHERS
 from surehand.process.settings import ClientSettings
-from surehand.verify import ALGORITHM
+from surehand.verify import ALGORITHM, decode_base64url, encode_base64url
 from surehand.workflows.canonical_json import NotCanonical, canonical_json, digest
 from surehand.workflows.contracts.approvals import (
     ApprovalRequest,
@@ -373,14 +371,14 @@ class ResumeToken(BaseModel):
     """The private key (RFC 8032), 32 bytes in base64url."""
 
     def as_text(self) -> str:
-        return PREFIX + _encode_base64(self.model_dump_json().encode())
+        return PREFIX + encode_base64url(self.model_dump_json().encode())
 
     def proof_of(self, message: ResumeRun) -> ResumeRun:
         """Return a message with what proves that its sender has the token, and counts once."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         try:
-            key = Ed25519PrivateKey.from_private_bytes(_decode_base64(self.seed))
+            key = Ed25519PrivateKey.from_private_bytes(decode_base64url(self.seed))
         except ValueError as error:
             raise WrongUse("this is no resume token") from error
         common = fresh_claims(self.user, self.tenant, int(time.time()))
@@ -395,7 +393,7 @@ def new_token(tenant: str, run_id: str, user: str) -> tuple[str, ResumeKey]:
 
     key = Ed25519PrivateKey.generate()
     public = OKPKey.import_key(key.public_key()).as_dict()
-    seed = _encode_base64(key.private_bytes_raw())
+    seed = encode_base64url(key.private_bytes_raw())
     token = ResumeToken(run_id=run_id, tenant=tenant, user=user, seed=seed)
     return token.as_text(), ResumeKey.model_validate({"public_key": public, "lasts": _TOKEN_LASTS})
 
@@ -404,8 +402,8 @@ def read_token(text: str, tenant: str, run_id: str) -> ResumeToken:
     try:
         if not text.startswith(PREFIX) or len(text) > _LONGEST:
             raise ValueError("no token")
-        token = ResumeToken.model_validate(json.loads(_decode_base64(text.removeprefix(PREFIX))))
-    except (ValueError, binascii.Error, RecursionError) as error:
+        token = ResumeToken.model_validate(json.loads(decode_base64url(text.removeprefix(PREFIX))))
+    except (ValueError, RecursionError) as error:
         raise WrongUse(
             f"this is no resume token: it is one word that begins with {PREFIX}"
         ) from error
@@ -414,11 +412,3 @@ def read_token(text: str, tenant: str, run_id: str) -> ResumeToken:
             f"that is no token of this run: it is for run {token.run_id}, not for {run_id}"
         )
     return token
-
-
-def _encode_base64(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
-
-
-def _decode_base64(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

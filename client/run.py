@@ -12,16 +12,9 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 
+from surehand.client import messages
 from surehand.client.connection import Connection, deliver
-from surehand.client.messages import (
-    Seen,
-    compose_decision,
-    compose_message,
-    find_approval,
-    new_token,
-    read_token,
-    sign_message,
-)
+from surehand.client.messages import Seen
 from surehand.client.outcome import Watch, state_of, until_ended, until_settled, wait_taken_up
 from surehand.client.plan_file import PlanDraft, PlanSource
 from surehand.process.exits import DecisionRefused, NoWorker, WrongUse
@@ -230,7 +223,7 @@ class Run:
             >>> (await run.decide(request, DecisionOutcome.APPROVE)).code
             <VerdictCode.ACCEPTED: 'accepted'>
         """
-        _, decision = compose_decision(
+        _, decision = messages.compose_decision(
             self.connection.settings, request, outcome, reason=reason, params=params
         )
         return await send_decision(self, decision, leave=leave)
@@ -251,7 +244,9 @@ class Run:
             >>> (await run.forward({**seen, "outcome": "approve", "approver": "ann"})).code
             <VerdictCode.ACCEPTED: 'accepted'>
         """
-        return await send_decision(self, compose_message(Decision, **decision), leave=leave)
+        return await send_decision(
+            self, messages.compose_message(Decision, **decision), leave=leave
+        )
 
     async def forward_steering(self, verb: str, message: Mapping[str, Any]) -> Acknowledged:
         """Send what somebody else says to the run, as they have made it: nothing is signed here.
@@ -266,7 +261,7 @@ class Run:
         model = MESSAGES.get(Verb(verb)) if verb in set(Verb) else None
         if model is None or not issubclass(model, Steering):
             raise WrongUse(f"{verb[:40]!r} steers no run")
-        made = compose_message(model, **message)
+        made = messages.compose_message(model, **message)
         if made.id is None and made.signature is None:
             # Sent again where no answer comes: it counts once by its id alone.
             made = made.model_copy(update={"id": uuid.uuid4().hex})
@@ -335,7 +330,7 @@ class Run:
             >>> said = await run.resume(token=paused.resume_token)
         """
         settings = self.connection.settings
-        token, key = new_token(settings.tenant, self.run_id, settings.user)
+        token, key = messages.new_token(settings.tenant, self.run_id, settings.user)
         answer = await self._steer(PauseRun, resume_key=key, reason=reason, id=id)
         return Paused(answer.message, token)
 
@@ -518,18 +513,18 @@ class Run:
         """Compose a message, prove by key or token who sends it, and deliver it."""
         settings = self.connection.settings
         named = values | {"id": values.get("id") or uuid.uuid4().hex}
-        message = compose_message(model, actor=settings.user, **named)
+        message = messages.compose_message(model, actor=settings.user, **named)
         if isinstance(message, ResumeRun) and token is not None:
-            held = read_token(token, settings.tenant, self.run_id)
+            held = messages.read_token(token, settings.tenant, self.run_id)
             message = held.proof_of(message)
         verb = _VERBS[model]
-        sent = sign_message(settings, self.run_id, verb, message)
+        sent = messages.sign_message(settings, self.run_id, verb, message)
         return await deliver(self.connection, self.run_id, verb, sent, Acknowledged, leave=leave)
 
 
 async def send_decision(run: Run, decision: Decision, *, leave: bool) -> Verdict:
     """Send a decision to its run; one that does not count is a :class:`DecisionRefused`."""
-    run_id, _ = find_approval(run.connection.settings.tenant, decision.approval_id)
+    run_id, _ = messages.find_approval(run.connection.settings.tenant, decision.approval_id)
     if run_id != run.run_id:
         raise WrongUse(f"approval {decision.approval_id} is not one of run {run.run_id}")
     verdict = await deliver(run.connection, run_id, Verb.DECIDE, decision, Verdict, leave=leave)

@@ -23,9 +23,9 @@ PARTICIPLES: Final = {
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
     "modules": 187,
-    "lines": 64_039,
+    "lines": 63_974,
     "one-word functions, per mille": 300,
-    "participles, per mille": 41,
+    "participles, per mille": 40,
     "class names defined twice": 7,
     "file names that repeat": 17,
     "classes with the same fields": 1,

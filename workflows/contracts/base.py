@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -434,49 +434,32 @@ ENDED_STEPS = frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPE
 class WaitKind(StrEnum):
     """What a run or a step waits for."""
 
-    APPROVAL = "approval"
-    INTERVENTION = "intervention"
-    """Somebody has to say what happened, or what is to be done."""
-    QUESTION = "question"
-    FAILURE = "failure"
-    """A step has failed, and somebody has to say how to go on."""
-    PERMISSION = "permission"
-    BUDGET = "budget"
-    PAUSE = "pause"
-    """Somebody has paused the run."""
-    EVENT = "event"
-    RATE_LIMIT = "rate_limit"
-    """Its provider takes no calls for a while."""
-    QUOTA = "quota"
-    """Its tenant's, which a human may raise."""
-    HALT = "halt"
-    """Somebody has halted calls, and may lift that."""
+    step_state: StepState
+    """Of a step that waits for it."""
 
-    @property
-    def step_state(self) -> StepState:
-        match self:
-            case WaitKind.APPROVAL:
-                return StepState.WAITING_APPROVAL
-            case WaitKind.INTERVENTION:
-                return StepState.NEEDS_INTERVENTION
-            case WaitKind.QUESTION:
-                return StepState.WAITING_INPUT
-            case WaitKind.FAILURE:
-                return StepState.PAUSED_FAILURE
-            case WaitKind.PERMISSION:
-                return StepState.PAUSED_PERMISSION
-            case WaitKind.BUDGET:
-                return StepState.PAUSED_BUDGET
-            case WaitKind.PAUSE:
-                return StepState.PAUSED_USER
-            case WaitKind.EVENT:
-                return StepState.WAITING_EVENT
-            case WaitKind.RATE_LIMIT:
-                return StepState.WAITING_RATE_LIMIT
-            case WaitKind.QUOTA:
-                return StepState.WAITING_QUOTA
-            case WaitKind.HALT:
-                return StepState.HALTED
+    def __new__(cls, value: str, step_state: StepState) -> Self:
+        """Make a kind that is known by its value alone."""
+        kind = str.__new__(cls, value)
+        kind._value_, kind.step_state = value, step_state
+        return kind
+
+    APPROVAL = "approval", StepState.WAITING_APPROVAL
+    INTERVENTION = "intervention", StepState.NEEDS_INTERVENTION
+    """Somebody has to say what happened, or what is to be done."""
+    QUESTION = "question", StepState.WAITING_INPUT
+    FAILURE = "failure", StepState.PAUSED_FAILURE
+    """A step has failed, and somebody has to say how to go on."""
+    PERMISSION = "permission", StepState.PAUSED_PERMISSION
+    BUDGET = "budget", StepState.PAUSED_BUDGET
+    PAUSE = "pause", StepState.PAUSED_USER
+    """Somebody has paused the run."""
+    EVENT = "event", StepState.WAITING_EVENT
+    RATE_LIMIT = "rate_limit", StepState.WAITING_RATE_LIMIT
+    """Its provider takes no calls for a while."""
+    QUOTA = "quota", StepState.WAITING_QUOTA
+    """Its tenant's, which a human may raise."""
+    HALT = "halt", StepState.HALTED
+    """Somebody has halted calls, and may lift that."""
 
     @property
     def needs_human(self) -> bool:

@@ -251,19 +251,13 @@ def event_question(name: str, about: str) -> str:
 
 def accept_replace_reject(kind: InterruptKind) -> dict[str, Any]:
     """Return the JSON Schema of the answer to a static interrupt."""
-    reject = {
-        "type": "object",
-        "properties": {"reject": {"type": "string"}},
-        "required": ["reject"],
-        "additionalProperties": False,
-    }
-    replace = {
-        "type": "object",
-        "properties": {"replace": True},
-        "required": ["replace"],
-        "additionalProperties": False,
-    }
-    ways: list[Any] = [{"enum": ["accept", "reject"]}, reject]
+
+    def object_of(name: str, schema: Any) -> dict[str, Any]:
+        own = {"type": "object", "properties": {name: schema}, "required": [name]}
+        return {**own, "additionalProperties": False}
+
+    ways: list[Any] = [{"enum": ["accept", "reject"]}, object_of("reject", {"type": "string"})]
+    replace = object_of("replace", True)
     return {"anyOf": [*ways, replace] if kind is InterruptKind.AFTER else ways}
 
 

@@ -425,12 +425,7 @@ class ModelTurn(Message):
     it: a run that is reset reads again, and what was decided stays decided."""
 
     def as_recorded(self) -> dict[str, Any]:
-        return {
-            "framework": self.framework,
-            "model": self.model,
-            "setup": self.setup,
-            "known_by": self.known_by,
-        }
+        return self.model_dump(include={"framework", "model", "setup", "known_by"})
 
 
 class ModelSaid(Message):

@@ -231,11 +231,11 @@ def _drop_repeated(requirements: list[Requirement]) -> tuple[Requirement, ...]:
 
 
 def _make_requirement(policy: ApprovalPolicy, rule: ApprovalRule | None) -> Requirement:
-    changed = rule.model_dump(include={"quorum", "roles", "four_eyes"}) if rule else {}
-    base = {"quorum": policy.quorum, "roles": policy.roles, "four_eyes": policy.four_eyes}
-    said = {name: value for name, value in changed.items() if value is not None}
+    names = {"quorum", "roles", "four_eyes"}
+    changed = rule.model_dump(include=names, exclude_none=True) if rule else {}
     escalate = policy.on_expiry.escalate if isinstance(policy.on_expiry, Escalate) else None
-    return Requirement(may_edit=policy.may_edit, escalate=escalate, **{**base, **said})
+    asked = {**policy.model_dump(include=names), **changed}
+    return Requirement(may_edit=policy.may_edit, escalate=escalate, **asked)
 
 
 def _strictest_expiry(said: list[OnExpiry | None]) -> OnExpiry:

@@ -23,20 +23,13 @@ from surehand.workflows.contracts.runs import RunResult, StartRun
 from surehand.workflows.contracts.steering import CancelMode, CancelRun, Verb
 from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import Goto, Step
-from surehand.workflows.run import step_rules
+from surehand.workflows.run import run_core, step_rules
 from surehand.workflows.run.child_runs import ChildRunner
 from surehand.workflows.run.compensation import Compensation
 from surehand.workflows.run.deliveries import Answer, Delivery, accept, refuse
 from surehand.workflows.run.inbox import InboxWorker, VerbHandler
 from surehand.workflows.run.questions import Approvals, Questions
 from surehand.workflows.run.run_changes import Amendment, Freshness, Pausing
-from surehand.workflows.run.run_core import (
-    Admission,
-    Continuing,
-    RunCore,
-    RunPart,
-    why_not_continued,
-)
 from surehand.workflows.run.run_data import OPEN, WAITING, RunData
 from surehand.workflows.run.run_records import StepFailed
 from surehand.workflows.run.run_views import checkpoint_of, result_of, view_of
@@ -60,13 +53,13 @@ class BaseRun:
     @workflow.init
     def __init__(self, request: StartRun) -> None:
         info = workflow.info()
-        continued = why_not_continued(request) is None
+        continued = run_core.why_not_continued(request) is None
         known = request if continued else request.model_copy(update={"carried": None})
         data = self._data = RunData.new(known, info.run_id, workflow.now())
         self._request = request
         self._cancelled_by_temporal = False
         self._declined = False
-        core = self._core = RunCore(data)
+        core = self._core = run_core.RunCore(data)
         approvals = Approvals(core)
         compensation = self._compensation = Compensation(core)
         children = self._children = ChildRunner(core, compensation)
@@ -79,8 +72,8 @@ class BaseRun:
         freshness = self._freshness = Freshness(core, approvals)
         pausing = Pausing(core, compensation, freshness)
         self._amendment = Amendment(core, approvals, compensation, tool_calls)
-        continuing = self._continuing = Continuing(core)
-        self._admission = Admission(core, continuing)
+        continuing = self._continuing = run_core.Continuing(core)
+        self._admission = run_core.Admission(core, continuing)
         self._scheduler = Scheduler(core, runner, compensation, questions, continuing)
         self._completion = Completion(core, approvals, compensation)
         handlers = {
@@ -210,7 +203,7 @@ class BaseRun:
         if made_by != started:
             reason = f"run {run_id!r} was started as {started}, its plan is one of {made_by}"
             raise ApplicationError(reason, type=ErrorType.PLAN_INVALID, non_retryable=True)
-        if (refused := why_not_continued(request)) is not None:
+        if (refused := run_core.why_not_continued(request)) is not None:
             raise ApplicationError(refused, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
         continues = request.carried is not None
         asked = runs.OpenRun(
@@ -481,7 +474,7 @@ _CALLED: Final = frozenset({StepState.WAITING_RATE_LIMIT, StepState.PAUSED_FAILU
 
 
 @dataclass(eq=False)
-class Completion(RunPart):
+class Completion(run_core.RunPart):
     """Brings one run to its end."""
 
     _approvals: Approvals

@@ -13,15 +13,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 
 from surehand.workflows import names, ports
-from surehand.workflows.contracts.base import (
-    ENDED,
-    LONGEST_LOOK,
-    SHORTEST_LOOK,
-    HaltWait,
-    OfRun,
-    QuotaWait,
-    StepState,
-)
+from surehand.workflows.contracts import base
 from surehand.workflows.contracts.runs import ChildReport, Linked, StartRun
 from surehand.workflows.names import NON_RETRYABLE, ErrorType
 from surehand.workflows.ports import In, Out, Port, call_port, ledger_call_here
@@ -59,7 +51,7 @@ async def wait_at_most(condition: Callable[[], bool], limit: timedelta) -> bool:
 def next_look(looks: int) -> timedelta:
     """Return how long to wait before a quota or a halt is looked at again, after so many looks."""
     # Beyond that it is the longest in any case.
-    return min(SHORTEST_LOOK * (1 << min(looks, 10)), LONGEST_LOOK)
+    return min(base.SHORTEST_LOOK * (1 << min(looks, 10)), base.LONGEST_LOOK)
 
 
 class RunCore:
@@ -86,7 +78,7 @@ class RunCore:
     def add_line(self, text: str, step_id: str | None = None) -> None:
         self.data.add_line(workflow.now(), text, step_id)
 
-    def set_step(self, step_id: str, state: StepState, **changes: Any) -> None:
+    def set_step(self, step_id: str, state: base.StepState, **changes: Any) -> None:
         """Change where a step stands, and show it."""
         self.data.set_step(step_id, state, **changes)
         self.show_change()
@@ -113,7 +105,7 @@ class RunCore:
     def _tell_parent(self) -> None:
         """Tell the parent, unless it knows that already; its end the parent sees by itself."""
         parent = self.data.request.parent
-        if parent is None or self._telling_parent or self.data.state in ENDED:
+        if parent is None or self._telling_parent or self.data.state in base.ENDED:
             return
         report = report_of(self.data, parent)
         if report != self._told_parent:
@@ -145,7 +137,7 @@ class RunCore:
     async def wait(
         self,
         step_id: str,
-        state: StepState,
+        state: base.StepState,
         *,
         reason: str | None = None,
         until: datetime | None = None,
@@ -159,7 +151,7 @@ class RunCore:
         elif until is not None:
             await workflow.sleep(max(until - workflow.now(), timedelta(0)))
 
-    async def wait_to_look_again(self, step_id: str, found: QuotaWait | HaltWait) -> None:
+    async def wait_to_look_again(self, step_id: str, found: base.QuotaWait | base.HaltWait) -> None:
         """Have a step wait until a quota may be free, or a halt lifted, and say so."""
         at = self.data.progress_of(step_id)
         until = at.until or workflow.now() + min(found.pause, next_look(at.looks))
@@ -320,7 +312,7 @@ LARGEST_AT_ALL: Final = 40 * 1024 * 1024
 #: it. On its way it is in the artifact store.
 MOST_CARRIED: Final = 32 * 1024 * 1024
 #: No call is under way in these.
-_WAITING: Final = OPEN - {StepState.RUNNING}
+_WAITING: Final = OPEN - {base.StepState.RUNNING}
 #: The next execution is begun by the version of the workers that is current then. Servers that do
 #: not know this (1.29) leave it with the version of the one before.
 NEXT_VERSION: Final = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
@@ -415,7 +407,7 @@ class Admission(RunPart):
 
     _continuing: Continuing
 
-    def note_queue(self, queued: QuotaWait | None) -> None:
+    def note_queue(self, queued: base.QuotaWait | None) -> None:
         data = self._data
         if queued is not None and data.queued is None:
             self._core.add_line(queued.story)
@@ -431,7 +423,7 @@ class Admission(RunPart):
             pause = max(data.queued.pause, next_look(min(data.queue_looks // 3, 5)))
             data.queue_looks += 1
             if not await wait_at_most(lambda: self._data.cancel is not None, pause):
-                asked = OfRun(**self._data.ids)
+                asked = base.OfRun(**self._data.ids)
                 answer = await self._core.call(ports.ADMIT_RUN, asked, "ask for a place")
                 data.queued = answer.queued
                 if answer.queued is None:
