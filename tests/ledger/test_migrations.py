@@ -25,6 +25,7 @@ from surehand.activities.ledger.core.migrate import (
 )
 from surehand.activities.ledger.core.store import LedgerUnavailable, open_ledger
 from surehand.activities.ledger.core.tables import metadata
+from tests.cli.starter import Ended, Starter
 from tests.ledger.databases import Database
 from tests.ledger_databases import TENANT_TABLES
 
@@ -102,7 +103,7 @@ async def test_a_worker_refuses_a_database_that_is_not_at_the_newest_migration_i
     migrate(empty_database.owner_url)
     _execute(empty_database, "DELETE FROM alembic_version")
 
-    done = run_python("worker.py", "--check", url=empty_database.owner_url, folder=tmp_path)
+    done = check_worker(empty_database.owner_url, tmp_path)
 
     assert done.returncode == 4
     (line,) = done.stderr.splitlines()
@@ -118,11 +119,11 @@ async def test_only_migrating_makes_a_file(tmp_path: Path) -> None:
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     for folder in (home, elsewhere):
         folder.mkdir()
-    made = run_python("-m", "surehand.cli.migrate", url=url, folder=home)
+    made = run_migrate(url, home)
 
-    done = run_python("worker.py", "--check", url=url, folder=elsewhere)
+    done = check_worker(url, elsewhere)
 
-    assert made.returncode == 0, made.stderr
+    assert made.code == 0, made.err
     assert (home / "ledger.sqlite").exists()
     assert done.returncode == 4
     (line,) = done.stderr.splitlines()
@@ -147,19 +148,21 @@ async def test_a_ledger_that_is_taken_away_is_not_made_anew(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def run_python(*arguments: str, url: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program of the project in a process of its own, with no settings but the database."""
-    environment = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(REPOSITORY),
-        "SUREHAND_DATABASE_URL": url,
-    }
-    program, *rest = arguments
-    command = [program] if program.startswith("-") else [str(REPOSITORY / program)]
+def run_migrate(url: str, folder: Path) -> Ended:
+    """Run ``migrate``, with no settings but the database."""
+    return Starter({"SUREHAND_DATABASE_URL": url}, folder)("migrate")
+
+
+def check_worker(url: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a worker's check in a process of its own, with no settings but the database."""
     return subprocess.run(
-        [sys.executable, *command, *rest],
+        [sys.executable, str(REPOSITORY / "worker.py"), "--check"],
         cwd=folder,
-        env=environment,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(REPOSITORY),
+            "SUREHAND_DATABASE_URL": url,
+        },
         capture_output=True,
         text=True,
         timeout=60,
@@ -169,11 +172,9 @@ def run_python(*arguments: str, url: str, folder: Path) -> subprocess.CompletedP
 @pytest.mark.slow
 async def test_migrating_says_what_it_did(empty_database: Database, tmp_path: Path) -> None:
     def run() -> str:
-        done = run_python(
-            "-m", "surehand.cli.migrate", url=empty_database.owner_url, folder=tmp_path
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        done = run_migrate(empty_database.owner_url, tmp_path)
+        assert done.code == 0, done.err
+        return done.out
 
     where, told = run().split(": empty -> ")
     url = make_url(empty_database.owner_url)
@@ -187,10 +188,10 @@ async def test_migrating_says_what_it_did(empty_database: Database, tmp_path: Pa
 def test_a_ledger_is_not_made_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
     file = tmp_path / "typo" / ".surehand" / "ledger.sqlite"
 
-    done = run_python(*("-m", "surehand.cli.migrate"), url=f"sqlite:///{file}", folder=tmp_path)
+    done = run_migrate(f"sqlite:///{file}", tmp_path)
 
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    assert done.code == 2
+    line = done.line()
     assert line.startswith(f"surehand: there is no folder {file.parent} (SUREHAND_DATABASE_URL)")
     assert list(tmp_path.iterdir()) == []
 
@@ -199,10 +200,10 @@ def test_a_ledger_is_not_made_in_a_folder_that_is_not_there(tmp_path: Path) -> N
 def test_a_first_start_makes_the_folder_that_is_surehands_own(tmp_path: Path) -> None:
     url = "sqlite:///.surehand/ledger.sqlite"
 
-    done = run_python("-m", "surehand.cli.migrate", url=url, folder=tmp_path)
+    done = run_migrate(url, tmp_path)
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"sqlite file {tmp_path}/.surehand/ledger.sqlite: empty -> ")
+    assert done.code == 0, done.err
+    assert done.out.startswith(f"sqlite file {tmp_path}/.surehand/ledger.sqlite: empty -> ")
     assert (tmp_path / ".surehand" / "ledger.sqlite").is_file()
 
 
@@ -216,11 +217,10 @@ async def test_a_newer_database_is_left_alone(empty_database: Database, tmp_path
     with pytest.raises(DatabaseBehind, match="9999_after"):
         require_head(engine)
     engine.dispose()
-    done = run_python("-m", "surehand.cli.migrate", url=empty_database.owner_url, folder=tmp_path)
+    done = run_migrate(empty_database.owner_url, tmp_path)
 
-    assert done.returncode == 4
-    (line,) = done.stderr.splitlines()
-    assert "9999_after" in line
+    assert done.code == 4
+    assert "9999_after" in done.line()
     assert _with(empty_database, _shape) == shape
 
 
