@@ -27,7 +27,6 @@ from sqlalchemy import (
     or_,
 )
 
-from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.statements import (
     OfRow,
     PreparedStatement,
@@ -119,8 +118,8 @@ def select_limited() -> ScalarSelect[str]:
 def change_limits(tx: Transaction, set_by: str, **changes: Any) -> None:
     """Change some of what the tenant may use; only the role that owns the tables may."""
     # Before it is read: of two changes at once none is lost.
-    now_ms = lock_name(tx.connection, f"quotas:{tx.tenant}")
-    limits = replace(read_limits(tx), **changes, set_by=set_by, set_ms=max(tx.now_ms, now_ms))
+    tx.take_turn("quotas")
+    limits = replace(read_limits(tx), **changes, set_by=set_by, set_ms=tx.now_ms)
     if not tx.execute(update_rows(quotas).values(vars(limits))):
         tx.execute(insert_row(quotas, **vars(limits)))
 
@@ -131,8 +130,7 @@ def take_turn(tx: Transaction, quota: Quota) -> None:
     It is not a row's lock: workers may not change the tenant's row, and PostgreSQL lets nobody
     lock what they may not change. Taken after a call's own locks, and before any chain.
     """
-    now_ms = lock_name(tx.connection, f"quota:{tx.tenant}:{quota}")
-    tx.now_ms = max(tx.now_ms, now_ms)
+    tx.take_turn("quota", quota)
 
 
 _PENDING: Final = rows_of(approvals, func.count(), state="pending")

@@ -14,7 +14,6 @@ from typing import Any
 from surehand.activities.ledger.approvals import votes as vote_rows
 from surehand.activities.ledger.approvals.requests import lock_approval
 from surehand.activities.ledger.approvals.votes import Vote, needs_of
-from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import (
@@ -224,7 +223,7 @@ def verify_decision(
     if counts.state is not ApprovalState.PENDING:
         assert row is not None, "nothing else can count"
         edited_hash = edited.params_hash if edited else None
-        by, verified = vote_rows.shorten_label(counts.vote), counts.verified
+        by, verified = counts.vote.short_label, counts.verified
         vote_rows.settle_request(
             tx, row, counts.state, by, verified=verified, edited_hash=edited_hash
         )
@@ -502,8 +501,7 @@ def lift_halt(tx: Transaction, halt_id: str, actor: str, lifting: Lifting = Lift
 
 def _lock_halt(tx: Transaction, halt_id: str) -> Halt:
     """Return a halt that stands, whose votes follow one another; raises ``HaltError``."""
-    lock_name(tx.connection, f"halt:{tx.tenant}:{halt_id}")
-    tx.tick()
+    tx.take_turn("halt", halt_id)
     halt = read_halt(tx, halt_id)
     if halt.lifted_ms is not None:
         raise HaltError(f"{halt_id} was lifted already, by {halt.lifted_by}")

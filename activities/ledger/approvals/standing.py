@@ -11,7 +11,6 @@ from typing import Any, Final
 from pydantic import ValidationError
 from sqlalchemy import BigInteger, BindParameter, bindparam, func, or_
 
-from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.statements import (
     PreparedStatement,
     insert_row,
@@ -279,7 +278,7 @@ def grant_standing(tx: Transaction, given: StandingGrant) -> Standing:
         kid=kid,
         granted_ms=tx.now_ms,
     )
-    lock_name(tx.connection, f"standing:{tx.tenant}:{standing.standing_id}")
+    tx.take_turn("standing", standing.standing_id)
     if scope.until * 1000 > tx.now_ms + LONGEST_STANDING.total_seconds() * 1000:
         raise StandingError(f"it would last longer than {LONGEST_STANDING.days} d")
     why = why_worthless(tx, standing)

@@ -16,7 +16,6 @@ from surehand.activities.ledger.approvals.standing import (
     standing_of_tool,
     why_worthless,
 )
-from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.statements import (
     PreparedStatement,
     insert_row,
@@ -41,6 +40,8 @@ from surehand.workflows.contracts.approvals import (
 )
 from surehand.workflows.plan.policy import Needs, Requirement
 
+#: As long as the column for who has decided is.
+_LONGEST_NAME: Final = 200
 #: Characters of all roles together, as long as the ledger's column for them is.
 LONGEST_ROLES: Final = 1000
 
@@ -62,6 +63,12 @@ class Vote:
     def label(self) -> str:
         """How people are told whose yes it is."""
         return label_vote(self.approver, self.standing_id, self.deputy_for)
+
+    @property
+    def short_label(self) -> str:
+        """The same, as a request's row has room for."""
+        fits = len(self.label) <= _LONGEST_NAME
+        return self.label if fits else self.standing_id or self.approver
 
     def count_for(self, requirement: Requirement, excluded: Collection[str]) -> str | None:
         """Return as whose yes it counts for a requirement, folded; ``None``: it does not."""
@@ -239,7 +246,10 @@ def votes_now(
         if row["standing_id"] is not None:
             # What a standing approval has signed, is verified with it.
             one = standing_now.get(row["standing_id"])
-            return one is not None and is_vote_of(row, one) and one.assurance.satisfies(assurance)
+            if one is None or not one.assurance.satisfies(assurance):
+                return False
+            said = (row["approver"], row["kid"], row["signature"])
+            return said == (one.granter, one.kid, one.signature)
         if row["kid"] is None and row["signature"] is None:
             return assurance is Assurance.OPEN
         return why_unproven(tx, row, assurance) is None
@@ -252,18 +262,6 @@ def votes_now(
         return replace(vote, deputy_for=name, lent=principals.find_principal(tx, name).roles)
 
     return [vote_of(row) for row in rows if stands(row)]
-
-
-def shorten_label(vote: Vote) -> str:
-    """Return whose yes or no it is, as a request's row has room for; pure."""
-    return vote.label if len(vote.label) <= _LONGEST_NAME else vote.approver
-
-
-def is_vote_of(row: Mapping[str, Any], found: Standing) -> bool:
-    """Return whether a vote on record is that of a standing approval; pure."""
-    return (row["approver"], row["kid"], row["signature"]) == (
-        found.granter, found.kid, found.signature
-    )  # fmt: skip
 
 
 def _counted_people(
@@ -286,10 +284,6 @@ def _not_counted(
     return {fold_name(requester) for requester in requesters}
 
 
-#: As long as the column for who has decided is.
-_LONGEST_NAME: Final = 200
-
-
 def apply_standing(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> bool:
     """Let standing approvals vote for a request that was just written; return whether any has.
 
@@ -300,8 +294,7 @@ def apply_standing(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> b
     needs = needs_of(row)
     if not needs.standing or not standing_of_tool(tx, row["tool"]):
         return False
-    lock_name(tx.connection, f"standing:{tx.tenant}:{row['tool']}")
-    tx.tick()
+    tx.take_turn("standing", row["tool"])
     assurance = Assurance(row["assurance"])
     if unknown_requester(tx, row["run_id"], needs.requirements, assurance) is not None:
         return False
@@ -324,8 +317,8 @@ def apply_standing(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> b
         _use_standing(tx, row, standing, found)
         votes, verified = [*votes, vote], verified and standing.signed
         if missing_votes(needs.requirements, votes, asked_by) is None:
-            by = standing.label if len(standing.label) <= _LONGEST_NAME else standing.standing_id
-            settle_request(tx, row, ApprovalState.APPROVED, by, verified=verified)
+            approved = ApprovalState.APPROVED
+            settle_request(tx, row, approved, vote.short_label, verified=verified)
             break
     return bool(votes)
 

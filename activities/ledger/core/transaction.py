@@ -179,31 +179,31 @@ class Transaction:
 
     def lock_step(self, run_id: str, step_id: str) -> None:
         """Let a step's claim and its undoing never pass each other unseen."""
-        lock_name(self.connection, self._step_lock(run_id, step_id))
+        lock_name(self.connection, self._name_of("step", run_id, step_id))
 
     def lock_key(self, tool: str, key: str) -> None:
         """Let claims of one business key follow one another."""
-        lock_name(self.connection, self._key_lock(tool, key))
+        lock_name(self.connection, self._name_of("key", tool, key))
 
     def lock_run(self, run_id: str) -> None:
         """Let no call of a run be claimed meanwhile; before every other lock."""
-        lock_name(self.connection, self._run_lock(run_id))
+        lock_name(self.connection, self._name_of("run", run_id))
 
     def share_run(self, run_id: str) -> None:
         """Let no other execution take a run over meanwhile; before every lock but other runs'."""
-        lock_name(self.connection, shared=(self._run_lock(run_id),))
+        lock_name(self.connection, shared=(self._name_of("run", run_id),))
 
     def lock_calls(self) -> None:
         """Let no call of the tenant begin meanwhile; the clock is read once those before are over.
 
         A transaction that takes it has no other lock: everything that begins a call shares it.
         """
-        self.now_ms = max(self.now_ms, lock_name(self.connection, self._calls_lock))
+        self.take_turn("calls")
 
     def share_calls(self) -> None:
         """Let nobody halt calls meanwhile, as of the next statement; before every other lock."""
         if self.dialect != "sqlite":
-            self._waiting.append(_Sent(*lock_statement(shared=(self._calls_lock,))))
+            self._waiting.append(_Sent(*lock_statement(shared=(self._name_of("calls"),))))
 
     def lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> None:
         """Share the tenant's calls and the run, lock a step, then a business key; read the clock.
@@ -212,8 +212,8 @@ class Transaction:
         """
         if self.dialect == "sqlite":
             return
-        names = (self._step_lock(run_id, step_id), self._key_lock(tool, key))
-        locked = lock_statement(*names, shared=(self._calls_lock, self._run_lock(run_id)))
+        names, shared = self._locks_of_call(run_id, step_id, tool, key)
+        locked = lock_statement(*names, shared=shared)
         self._waiting.append(_Sent(*locked, self._note_clock))
 
     def _note_clock(self, cursor: Any) -> None:
@@ -221,26 +221,27 @@ class Transaction:
 
     def try_lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> bool:
         """Lock the same if nobody has any of it; ``False``: somebody has."""
-        names = (self._step_lock(run_id, step_id), self._key_lock(tool, key))
-        shared = (self._calls_lock, self._run_lock(run_id))
+        names, shared = self._locks_of_call(run_id, step_id, tool, key)
         return try_lock_names(self.connection, *names, shared=shared)
 
     def lock_resource(self, resource: str) -> None:
         """Let leases of one resource follow one another; several are locked in order of names."""
-        lock_name(self.connection, f"resource:{self.tenant}:{resource}")
+        lock_name(self.connection, self._name_of("resource", resource))
 
-    @property
-    def _calls_lock(self) -> str:
-        return f"calls:{self.tenant}"
+    def take_turn(self, kind: str, *names: str) -> None:
+        """Let what is done under a name of the tenant's follow one another; read the clock then."""
+        self.now_ms = max(self.now_ms, lock_name(self.connection, self._name_of(kind, *names)))
 
-    def _step_lock(self, run_id: str, step_id: str) -> str:
-        return f"step:{self.tenant}:{run_id}:{step_id}"
+    def _locks_of_call(
+        self, run_id: str, step_id: str, tool: str, key: str
+    ) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Return the names of the locks of a call, and of those that it shares."""
+        names = (self._name_of("step", run_id, step_id), self._name_of("key", tool, key))
+        return names, (self._name_of("calls"), self._name_of("run", run_id))
 
-    def _run_lock(self, run_id: str) -> str:
-        return f"run:{self.tenant}:{run_id}"
-
-    def _key_lock(self, tool: str, key: str) -> str:
-        return f"key:{self.tenant}:{tool}:{key}"
+    def _name_of(self, kind: str, *names: str) -> str:
+        """Return the name of a lock of the tenant's."""
+        return ":".join((kind, self.tenant, *names))
 
     def tick(self) -> None:
         """Read the clock again: after waiting for a lock, what was read before it is too early."""

@@ -22,7 +22,7 @@ from surehand.activities.ledger.core.statements import (
     update_rows,
 )
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import bars, deletions, effects
+from surehand.activities.ledger.core.tables import bars, deletions, effects, replays
 from surehand.activities.ledger.effects import epochs, interventions, outcomes, run_tree
 from surehand.activities.ledger.effects.compensations import other_undo, still_remains
 from surehand.activities.ledger.effects.epochs import open_epoch
@@ -668,7 +668,10 @@ def note_claim(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> N
             made_by = None if entry.run_id == request.run_id else entry.run_id
             type_ = "effect.replayed"
             body = {"entry_id": entry.entry_id, "tool": entry.tool, "made_by": made_by}
-            interventions.note_replay(tx, request, entry)
+            if made_by is not None:
+                step = {"run_id": request.run_id, "step_id": request.step_id}
+                rests = {"entry_id": entry.entry_id, "replayed_ms": tx.now_ms}
+                tx.insert_new(replays, step | rests)
             if request.foreign or entry.foreign_receipt:
                 foreign.mark_foreign(tx, request.run_id, [request.content])
             receipt = artifacts.Kept(entry.receipt, as_artifact(entry.receipt))
@@ -677,8 +680,8 @@ def note_claim(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> N
             type_ = "effect.refused"
             body = {"tool": request.tool, "rule": type(result).__name__, "evidence": reason}
             if isinstance(result, entries.Forbidden):
-                step = (request.run_id, request.step_id, request.first_attempt)
-                write_pause(tx, *step, tool=request.tool, reason=reason)
+                pause = (request.run_id, request.step_id, request.first_attempt)
+                write_pause(tx, *pause, tool=request.tool, reason=reason)
         case OverQuota() | Halted():
             result.note(tx, request.run_id, request.step_id)
             return

@@ -22,7 +22,7 @@ from surehand.activities.ledger.core.tables import (
 )
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind
-from surehand.activities.ledger.steps.entries import Asked, ClaimRequest, Entry
+from surehand.activities.ledger.steps.entries import Asked, Entry
 from surehand.workflows.contracts.effects import ResolutionOutcome, UndoSpec
 from surehand.workflows.identity import root_run_id
 from surehand.workflows.plain_text import plain_line
@@ -125,14 +125,6 @@ def who_called_off(tx: Transaction, run_id: str, step_id: str) -> str | None:
     said = {"run_id": run_id, "step_id": step_id, "outcome": ResolutionOutcome.CALL_OFF.value}
     actor: str | None = tx.value(rows_of(interventions, interventions.c.actor, **said))
     return actor
-
-
-def note_replay(tx: Transaction, request: ClaimRequest, entry: Entry) -> None:
-    """Note that a run goes on with the receipt of an effect that another one owns."""
-    if entry.run_id == request.run_id:
-        return
-    step = {"run_id": request.run_id, "step_id": request.step_id}
-    tx.insert_new(replays, {**step, "entry_id": entry.entry_id, "replayed_ms": tx.now_ms})
 
 
 def mark_compensated(tx: Transaction, undo: Entry) -> None:

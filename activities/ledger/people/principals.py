@@ -17,7 +17,6 @@ from pydantic import PlainSerializer
 from sqlalchemy import case
 from sqlalchemy.exc import DBAPIError
 
-from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.statements import OfRow, insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.core.tables import (
@@ -189,8 +188,7 @@ def find_lacking(tx: Transaction, user: str, permissions: Collection[str]) -> st
 
 def _take_turn(tx: Transaction) -> None:
     """Let a tenant's changes follow one another: each sees what the last has left, and its time."""
-    lock_name(tx.connection, f"principals:{tx.tenant}")
-    tx.tick()
+    tx.take_turn("principals")
 
 
 def has_principal(tx: Transaction, name: str) -> bool:
