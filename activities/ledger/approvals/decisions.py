@@ -491,11 +491,8 @@ def lift_halt(tx: Transaction, halt_id: str, actor: str, lifting: Lifting = Lift
     lacking = vote_rows.missing_votes(asked, votes, {halt.halted_by})
     if lacking is not None:
         raise HaltError(f"{halt_id} stands: so far {lacking}")
-    tx.execute(
-        update_rows(halts, halt_id=halt_id, lifted_ms=None).values(
-            lifted_ms=tx.now_ms, lifted_by=actor
-        )
-    )
+    standing = update_rows(halts, halt_id=halt_id, lifted_ms=None)
+    tx.execute(standing.values(lifted_ms=tx.now_ms, lifted_by=actor))
     return read_halt(tx, halt_id)
 
 

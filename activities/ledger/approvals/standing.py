@@ -298,11 +298,8 @@ def revoke_standing(tx: Transaction, standing_id: str, actor: str) -> bool:
 
     It counts from then on, also for approvals it has given and that no effect has used.
     """
-    touched = tx.execute(
-        update_rows(standing_approvals, standing_id=standing_id, revoked_ms=None).values(
-            revoked_ms=tx.now_ms, revoked_by=actor
-        )
-    )
+    live = update_rows(standing_approvals, standing_id=standing_id, revoked_ms=None)
+    touched = tx.execute(live.values(revoked_ms=tx.now_ms, revoked_by=actor))
     if not touched and not _was_granted(tx, standing_id):
         raise StandingError(f"there is no standing approval {standing_id!r}")
     return bool(touched)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import and_, case, func, null, or_
+from sqlalchemy import Select, and_, case, func, null, or_
 
 from surehand.activities.ledger.core.sealed import Erased
 from surehand.activities.ledger.core.statements import ours, rows_of, update_rows
@@ -138,14 +138,8 @@ def write_question(tx: Transaction, run_id: str, interrupt: Interrupt) -> None:
 
 def drop_question(tx: Transaction, run_id: str, interrupt: Interrupt) -> None:
     """Tell nobody of a question any more: it is answered, or its time is over."""
-    tx.execute(
-        update_rows(
-            notifications,
-            kind=Kind.QUESTION.value,
-            subject=_question_subject(run_id, interrupt),
-            state="pending",
-        ).values(state="void")
-    )
+    its = {"kind": Kind.QUESTION.value, "subject": _question_subject(run_id, interrupt)}
+    tx.execute(update_rows(notifications, **its, state="pending").values(state="void"))
 
 
 def _question_subject(run_id: str, interrupt: Interrupt) -> str:
@@ -164,14 +158,10 @@ def take_due(
     """
     # The order of the index, but in a chat: there people wait for what is new.
     new_first = [notifications.c.message.is_not(None)] if channel in CHATS else []
-    found = tx.all(
-        rows_of(notifications, channel=channel, state="pending")
-        .where(notifications.c.due_ms <= now_ms)
-        .order_by(*new_first, notifications.c.due_ms, notifications.c.notification_id)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-        .execution_options(sealed="shown")
-    )
+    due = rows_of(notifications, channel=channel, state="pending")
+    due = due.where(notifications.c.due_ms <= now_ms)
+    order = (*new_first, notifications.c.due_ms, notifications.c.notification_id)
+    found = _lock_free(tx, due.order_by(*order), limit)
     if channel in CHATS and len(found) < limit:
         found += _reopen_messages(tx, channel, now_ms, limit - len(found))
     if not found:
@@ -199,6 +189,12 @@ def take_due(
     return taken, len(over) + len(found) - len(rows), len(held)
 
 
+def _lock_free(tx: Transaction, query: Select[Any], limit: int) -> list[dict[str, Any]]:
+    """Return the first rows that nobody else has just now, under their locks."""
+    mine = query.limit(limit).with_for_update(skip_locked=True)
+    return tx.all(mine.execution_options(sealed="shown"))
+
+
 def _drop_erased(
     tx: Transaction, found: Sequence[Mapping[str, Any]]
 ) -> Sequence[Mapping[str, Any]]:
@@ -219,14 +215,10 @@ def _reopen_messages(
         approvals.c.approval_id == notifications.c.subject,
         or_(approvals.c.state != "pending", expired),
     )
-    told = tx.all(
-        rows_of(notifications, channel=channel, state="sent")
-        .where(notifications.c.message.is_not(None), over.exists())
-        .order_by(notifications.c.sent_ms, notifications.c.notification_id)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-        .execution_options(sealed="shown")
-    )
+    sent = rows_of(notifications, channel=channel, state="sent")
+    sent = sent.where(notifications.c.message.is_not(None), over.exists())
+    order = (notifications.c.sent_ms, notifications.c.notification_id)
+    told = _lock_free(tx, sent.order_by(*order), limit)
     if not told:
         return []
     again = {"state": "pending", "sent_ms": None, "attempts": 0}
@@ -340,12 +332,9 @@ def record_sent(
     The message of what is void is not kept: its run may be erased.
     """
     kept = case((notifications.c.state == "void", null()), else_=message)
-    touched = tx.execute(
-        update_rows(notifications, notification_id=notification_id)
-        .where(notifications.c.state != "sent")
-        .values(state="sent", sent_ms=now_ms, error=None, message=kept)
-    )
-    return touched == 1
+    unsent = update_rows(notifications, notification_id=notification_id)
+    unsent = unsent.where(notifications.c.state != "sent")
+    return tx.execute(unsent.values(state="sent", sent_ms=now_ms, error=None, message=kept)) == 1
 
 
 def put_off(tx: Transaction, taken: Taken, error: str, due_ms: int) -> bool:
@@ -377,29 +366,19 @@ def find_unserved(
     tx: Transaction, served: Collection[str], now_ms: int, *, older_than: timedelta
 ) -> list[Taken]:
     """Return what has not been sent for so long, of channels that this worker does not serve."""
-    rows = tx.all(
-        rows_of(notifications, state="pending")
-        .where(
-            notifications.c.channel.not_in(served),
-            notifications.c.due_ms <= now_ms,
-            notifications.c.written_ms <= now_ms - milliseconds(older_than),
-        )
-        .order_by(notifications.c.written_ms)
-        .limit(_BATCH)
-        .with_for_update(skip_locked=True)
-        .execution_options(sealed="shown")
+    unsent = rows_of(notifications, state="pending").where(
+        notifications.c.channel.not_in(served),
+        notifications.c.due_ms <= now_ms,
+        notifications.c.written_ms <= now_ms - milliseconds(older_than),
     )
+    rows = _lock_free(tx, unsent.order_by(notifications.c.written_ms), _BATCH)
     return [_taken_from(row, row["attempts"]) for row in _drop_erased(tx, rows)]
 
 
 def _change_row(tx: Transaction, name: str, at_attempt: int, /, **values: Any) -> bool:
     """Change a pending row that is still at that attempt."""
-    touched = tx.execute(
-        update_rows(
-            notifications, notification_id=name, state="pending", attempts=at_attempt
-        ).values(**values)
-    )
-    return touched == 1
+    own = {"notification_id": name, "state": "pending", "attempts": at_attempt}
+    return tx.execute(update_rows(notifications, **own).values(**values)) == 1
 
 
 def _taken_from(row: Mapping[str, Any], attempt: int, outcome: str | None = None) -> Taken:
@@ -448,16 +427,11 @@ def write_reminders(tx: Transaction, now_ms: int) -> int:
         every = Needs.model_validate(row["needs"]).remind_every
         assert every is not None, "only such a request has a next reminder"
         number = (now_ms - row["requested_ms"]) // milliseconds(every)
-        tx.execute(
-            update_rows(
-                notifications, kind=Kind.REMINDER.value, subject=row["approval_id"], state="pending"
-            )
-            .where(notifications.c.number < number)
-            .values(state="void")
-        )
+        its = {"kind": Kind.REMINDER.value, "subject": row["approval_id"], "state": "pending"}
+        older = update_rows(notifications, **its).where(notifications.c.number < number)
+        tx.execute(older.values(state="void"))
         write_approval(tx, row, Kind.REMINDER, number)
         following = row["requested_ms"] + (number + 1) * milliseconds(every)
-        tx.execute(
-            update_rows(approvals, approval_id=row["approval_id"]).values(remind_ms=following)
-        )
+        own = update_rows(approvals, approval_id=row["approval_id"])
+        tx.execute(own.values(remind_ms=following))
     return len(rows)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from operator import itemgetter
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import PlainSerializer
@@ -33,6 +34,9 @@ from surehand.workflows.plan.references import value_at
 Kind = Literal["role", "permission"]
 
 
+_Sorted = Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])]
+
+
 class PrincipalError(WrongUse):
     """A change of principals that cannot be made; the message says why."""
 
@@ -42,10 +46,8 @@ class Principal:
     """One person or service, and what it may do now."""
 
     name: str
-    roles: Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])] = frozenset()
-    permissions: Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])] = (
-        frozenset()
-    )
+    roles: _Sorted = frozenset()
+    permissions: _Sorted = frozenset()
     keys: tuple[str, ...] = ()
     """Key ids, oldest first; revoked ones are in the history only."""
     passkeys: tuple[str, ...] = ()
@@ -94,11 +96,8 @@ def give_grant(tx: Transaction, name: str, kind: Kind, what: str, actor: str) ->
 def revoke_grant(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> bool:
     """Take a role or a permission away; returns whether that changed anything."""
     _require_principal(tx, name)
-    touched = tx.execute(
-        update_rows(grants, principal=name, kind=kind, name=what, revoked_ms=None).values(
-            revoked_ms=tx.now_ms
-        )
-    )
+    live = update_rows(grants, principal=name, kind=kind, name=what, revoked_ms=None)
+    touched = tx.execute(live.values(revoked_ms=tx.now_ms))
     if touched:
         _note_change(tx, name, f"{kind}_revoked", what, actor)
     return bool(touched)
@@ -141,9 +140,8 @@ def revoke_key(tx: Transaction, name: str, kid: str, actor: str) -> bool:
     known = find_key(tx, kid)
     if known is None or known.principal != name:
         raise PrincipalError(f"{name!r} has no key {kid}")
-    touched = tx.execute(
-        update_rows(principal_keys, kid=kid, revoked_ms=None).values(revoked_ms=tx.now_ms)
-    )
+    live = update_rows(principal_keys, kid=kid, revoked_ms=None)
+    touched = tx.execute(live.values(revoked_ms=tx.now_ms))
     if touched:
         _note_change(tx, name, "key_revoked", kid, actor)
     return bool(touched)
@@ -167,9 +165,8 @@ def read_principals(tx: Transaction) -> list[Principal]:
 def find_principal(tx: Transaction, name: str) -> Principal:
     """Return what somebody may do now; a name that nobody has registered may do nothing."""
     held = tx.all(rows_of(grants, "kind", "name", principal=name, revoked_ms=None))
-    columns = (principal_keys.c.kid, principal_keys.c.passkey, principal_keys.c.added_ms)
-    keys = tx.all(rows_of(principal_keys, *columns, principal=name, revoked_ms=None))
-    keys.sort(key=lambda row: (row["added_ms"], row["kid"]))
+    live = rows_of(principal_keys, "kid", "passkey", "added_ms", principal=name, revoked_ms=None)
+    keys = sorted(tx.all(live), key=itemgetter("added_ms", "kid"))
     return Principal(
         name,
         frozenset(row["name"] for row in held if row["kind"] == "role"),
