@@ -31,7 +31,6 @@ from sqlalchemy import (
 
 from surehand.activities.ledger.core.statements import (
     PreparedStatement,
-    insert_row,
     rows_of,
 )
 from surehand.activities.ledger.core.store import Transaction
@@ -265,7 +264,7 @@ def halt_calls(
     # Without what says that it was lifted: no worker may write that.
     made = {name: value for name, value in vars(halt).items() if not name.startswith("lifted_")}
     needs = policy.lift and policy.lift.model_dump(mode="json")
-    tx.execute(insert_row(halts, **made | {"needs": needs}))
+    tx.insert_row(halts, **made | {"needs": needs})
     return halt
 
 

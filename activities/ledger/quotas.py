@@ -30,7 +30,6 @@ from sqlalchemy import (
 from surehand.activities.ledger.core.statements import (
     OfRow,
     PreparedStatement,
-    insert_row,
     rows_of,
     update_rows,
     upsert_row,
@@ -121,7 +120,7 @@ def change_limits(tx: Transaction, set_by: str, **changes: Any) -> None:
     tx.take_turn("quotas")
     limits = replace(read_limits(tx), **changes, set_by=set_by, set_ms=tx.now_ms)
     if not tx.execute(update_rows(quotas).values(vars(limits))):
-        tx.execute(insert_row(quotas, **vars(limits)))
+        tx.insert_row(quotas, **vars(limits))
 
 
 def take_turn(tx: Transaction, quota: Quota) -> None:

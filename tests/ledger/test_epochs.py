@@ -489,8 +489,8 @@ def test_workers_neither_open_nor_close_an_epoch(restorable: Restorable) -> None
 
     for work in (
         lambda tx: epochs.close_epoch(tx, "mallory"),
-        lambda tx: tx.execute(
-            epochs.insert_row(epochs.epochs, number=9, restored_to_ms=1, opened_ms=2, opened_by="m")
+        lambda tx: tx.insert_row(
+            epochs.epochs, number=9, restored_to_ms=1, opened_ms=2, opened_by="m"
         ),
     ):
         with pytest.raises(DBAPIError, match="permission denied"), scene.tx() as tx:

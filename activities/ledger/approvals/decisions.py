@@ -14,7 +14,7 @@ from typing import Any
 from surehand.activities.ledger.approvals import votes as vote_rows
 from surehand.activities.ledger.approvals.requests import lock_approval
 from surehand.activities.ledger.approvals.votes import Vote, needs_of
-from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
+from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import (
     decisions,
@@ -109,23 +109,21 @@ def _record_decision(
 ) -> None:
     """Write down a delivery, its verdict and what proves it."""
     decision, deputy_for = asked.decision, counts.vote.deputy_for if counts else None
-    tx.execute(
-        insert_row(
-            decisions,
-            decision_id=asked.decision_id,
-            run_id=asked.run_id,
-            **_said(asked),
-            reason=decision.reason if decision else "",
-            verdict=verdict.code.value,
-            message=verdict.message,
-            verified=verdict.verified,
-            edited=counts.edited.params if counts and counts.edited else None,
-            signature=decision.signature if decision and proof.verified else None,
-            kid=proof.kid,
-            nonce=proof.claims.jti if proof.claims else None,
-            at_ms=tx.now_ms,
-            deputy_for=deputy_for,
-        )
+    tx.insert_row(
+        decisions,
+        decision_id=asked.decision_id,
+        run_id=asked.run_id,
+        **_said(asked),
+        reason=decision.reason if decision else "",
+        verdict=verdict.code.value,
+        message=verdict.message,
+        verified=verdict.verified,
+        edited=counts.edited.params if counts and counts.edited else None,
+        signature=decision.signature if decision and proof.verified else None,
+        kid=proof.kid,
+        nonce=proof.claims.jti if proof.claims else None,
+        at_ms=tx.now_ms,
+        deputy_for=deputy_for,
     )
     tx.event(
         asked.run_id,
@@ -463,18 +461,16 @@ def vote_for_lift(
         refused = f"{vote.approver} has halted, has no role that is asked, or has said yes before"
     if refused is not None or not isinstance(found, Proof):
         raise HaltError(f"{halt.halt_id} stands: so far {lacking}; {refused}")
-    tx.execute(
-        insert_row(
-            halt_votes,
-            vote_id=f"vote-{uuid.uuid4().hex[:12]}",
-            halt_id=halt.halt_id,
-            approver=decision.approver,
-            params_hash=halt.params_hash,
-            signature=decision.signature,
-            kid=found.kid,
-            nonce=found.claims.jti if found.claims else None,
-            at_ms=tx.now_ms,
-        )
+    tx.insert_row(
+        halt_votes,
+        vote_id=f"vote-{uuid.uuid4().hex[:12]}",
+        halt_id=halt.halt_id,
+        approver=decision.approver,
+        params_hash=halt.params_hash,
+        signature=decision.signature,
+        kid=found.kid,
+        nonce=found.claims.jti if found.claims else None,
+        at_ms=tx.now_ms,
     )
     return vote_rows.missing_votes(asked, [*votes, vote], by)
 

@@ -13,7 +13,6 @@ from sqlalchemy import BigInteger, BindParameter, bindparam, func, or_
 
 from surehand.activities.ledger.core.statements import (
     PreparedStatement,
-    insert_row,
     ours,
     rows_of,
     update_rows,
@@ -289,7 +288,7 @@ def grant_standing(tx: Transaction, given: StandingGrant) -> Standing:
     own = ("standing_id", "granter", "reason", "nonce", "signature", "kid", "granted_ms")
     values = {name: getattr(standing, name) for name in own}
     values |= {column: getattr(scope, name) for name, column in _OF_SCOPE.items()}
-    tx.execute(insert_row(standing_approvals, **values, until_ms=scope.until * 1000))
+    tx.insert_row(standing_approvals, **values, until_ms=scope.until * 1000)
     return standing
 
 

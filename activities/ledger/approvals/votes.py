@@ -18,7 +18,6 @@ from surehand.activities.ledger.approvals.standing import (
 )
 from surehand.activities.ledger.core.statements import (
     PreparedStatement,
-    insert_row,
     rows_of,
     update_rows,
 )
@@ -389,38 +388,34 @@ def _use_standing(
     tx: Transaction, row: Mapping[str, Any], standing: Standing, found: Covered
 ) -> None:
     approval_id = row["approval_id"]
-    tx.execute(
-        insert_row(
-            standing_uses,
-            approval_id=approval_id,
-            standing_id=standing.standing_id,
-            run_id=row["run_id"],
-            step_id=row["step_id"],
-            amount=None if found.amount is None else f"{found.amount:f}",
-            used_ms=tx.now_ms,
-        )
+    tx.insert_row(
+        standing_uses,
+        approval_id=approval_id,
+        standing_id=standing.standing_id,
+        run_id=row["run_id"],
+        step_id=row["step_id"],
+        amount=None if found.amount is None else f"{found.amount:f}",
+        used_ms=tx.now_ms,
     )
     # Its own nonce has counted when it was granted; a use has one of its own, bound to both.
     nonce = digest([standing.nonce, approval_id]) if standing.signed else None
-    tx.execute(
-        insert_row(
-            decisions,
-            decision_id=f"{approval_id}#{standing.standing_id}",
-            run_id=row["run_id"],
-            approval_id=approval_id,
-            approver=standing.granter,
-            outcome=DecisionOutcome.APPROVE.value,
-            params_hash=row["params_hash"],
-            reason=standing.reason,
-            verdict=VerdictCode.ACCEPTED.value,
-            message=f"approved by {standing.label}",
-            verified=standing.signed,
-            signature=standing.signature,
-            kid=standing.kid,
-            nonce=nonce,
-            at_ms=tx.now_ms,
-            standing_id=standing.standing_id,
-        )
+    tx.insert_row(
+        decisions,
+        decision_id=f"{approval_id}#{standing.standing_id}",
+        run_id=row["run_id"],
+        approval_id=approval_id,
+        approver=standing.granter,
+        outcome=DecisionOutcome.APPROVE.value,
+        params_hash=row["params_hash"],
+        reason=standing.reason,
+        verdict=VerdictCode.ACCEPTED.value,
+        message=f"approved by {standing.label}",
+        verified=standing.signed,
+        signature=standing.signature,
+        kid=standing.kid,
+        nonce=nonce,
+        at_ms=tx.now_ms,
+        standing_id=standing.standing_id,
     )
     tx.event(
         row["run_id"],

@@ -32,6 +32,7 @@ from surehand.activities.ledger.core.statements import (
     OF_TENANT,
     PreparedStatement,
     as_sqlalchemy,
+    insert_row,
     insert_rows,
     plain,
     rows_of,
@@ -397,6 +398,10 @@ class Transaction:
                 parameters = compiled.parameters(given)
         compiled.tell_listeners(self._connection)
         self._waiting.append(_Sent(compiled.sql, parameters))
+
+    def insert_row(self, table: Table, /, **values: Any) -> None:
+        """Insert a row of this tenant."""
+        self.execute(insert_row(table, **values))
 
     def insert_new(self, table: Table, *rows: Mapping[str, Any]) -> int:
         """Insert this tenant's rows that are not there yet, and return how many those are."""

@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import ScalarSelect, func
 
 from surehand.activities.ledger.core.engine import lock_name
-from surehand.activities.ledger.core.statements import OfRow, insert_row, rows_of, update_rows
+from surehand.activities.ledger.core.statements import OfRow, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, epochs, events, runs
 from surehand.activities.ledger.steps.entries import ClaimRequest, Entry
@@ -115,7 +115,7 @@ def begin_epoch(tx: Transaction, restored_to_ms: int, actor: str) -> Epoch:
     if restored_to_ms > tx.now_ms:
         raise EpochError("that is still to come, by the ledger's clock")
     opened = Epoch(known[-1].number + 1 if known else 1, restored_to_ms, tx.now_ms, actor)
-    tx.execute(insert_row(epochs, **vars(opened)))
+    tx.insert_row(epochs, **vars(opened))
     return opened
 
 

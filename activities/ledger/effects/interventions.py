@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import func, or_
 
-from surehand.activities.ledger.core.statements import insert_row, ours, rows_of, update_rows
+from surehand.activities.ledger.core.statements import ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import (
     OPEN,
@@ -62,20 +62,18 @@ def open_intervention(
         return opened
     number = tx.count(rows_of(interventions, func.count(), **of_entry)) + 1
     intervention_id = f"iv-{entry.entry_id[3:]}-{number}"
-    tx.execute(
-        insert_row(
-            interventions,
-            intervention_id=intervention_id,
-            run_id=run_id,
-            step_id=step_id,
-            entry_id=entry.entry_id,
-            number=number,
-            rule=rule,
-            question=question,
-            undo=undo and undo.model_dump(mode="json"),
-            state="open",
-            opened_ms=tx.now_ms,
-        )
+    tx.insert_row(
+        interventions,
+        intervention_id=intervention_id,
+        run_id=run_id,
+        step_id=step_id,
+        entry_id=entry.entry_id,
+        number=number,
+        rule=rule,
+        question=question,
+        undo=undo and undo.model_dump(mode="json"),
+        state="open",
+        opened_ms=tx.now_ms,
     )
     tx.event(
         run_id,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from surehand.activities.ledger.core.statements import OfRow, insert_row, rows_of, update_rows
+from surehand.activities.ledger.core.statements import OfRow, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import leases
 from surehand.activities.ledger.effects.epochs import least_token
@@ -158,7 +158,7 @@ def _take_resource(
         "acquired_ms": tx.now_ms,
     }
     if row is None:
-        tx.execute(insert_row(leases, **values))
+        tx.insert_row(leases, **values)
     else:
         touched = tx.execute(update_rows(leases, **Lease.from_row(row).held).values(values))
         assert touched == 1, "the resource is locked by this transaction"

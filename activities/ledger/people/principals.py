@@ -18,7 +18,7 @@ from pydantic import PlainSerializer
 from sqlalchemy import case
 from sqlalchemy.exc import DBAPIError
 
-from surehand.activities.ledger.core.statements import OfRow, insert_row, rows_of, update_rows
+from surehand.activities.ledger.core.statements import OfRow, rows_of, update_rows
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.core.tables import (
     deputies,
@@ -74,7 +74,7 @@ def add_principal(tx: Transaction, name: str, actor: str) -> None:
     _take_turn(tx)
     if has_principal(tx, name):
         raise PrincipalError(f"there is a principal {name!r} already: use `principal grant`")
-    tx.execute(insert_row(principals, principal=name, added_ms=tx.now_ms))
+    tx.insert_row(principals, principal=name, added_ms=tx.now_ms)
     _note_change(tx, name, "added", "", actor)
 
 
@@ -86,7 +86,7 @@ def give_grant(tx: Transaction, name: str, kind: Kind, what: str, actor: str) ->
     if row is not None and row["revoked_ms"] is None:
         return False
     if row is None:
-        tx.execute(insert_row(grants, **its, granted_ms=tx.now_ms))
+        tx.insert_row(grants, **its, granted_ms=tx.now_ms)
     else:
         tx.execute(update_rows(grants, **its).values(granted_ms=tx.now_ms, revoked_ms=None))
     _note_change(tx, name, f"{kind}_granted", what, actor)
@@ -129,7 +129,7 @@ def add_key(
         "public_key": dict(public_key),
         "passkey": None if passkey is None else asdict(passkey),
     }
-    tx.execute(insert_row(principal_keys, added_ms=tx.now_ms, **values))
+    tx.insert_row(principal_keys, added_ms=tx.now_ms, **values)
     _note_change(tx, name, "key_added", kid, actor)
     return True
 
@@ -199,16 +199,14 @@ def _require_principal(tx: Transaction, name: str) -> None:
 
 
 def _note_change(tx: Transaction, name: str, change: str, what: str, actor: str) -> None:
-    tx.execute(
-        insert_row(
-            principal_changes,
-            change_id=uuid.uuid4().hex,
-            principal=name,
-            change=change,
-            what=what,
-            actor=actor,
-            at_ms=tx.now_ms,
-        )
+    tx.insert_row(
+        principal_changes,
+        change_id=uuid.uuid4().hex,
+        principal=name,
+        change=change,
+        what=what,
+        actor=actor,
+        at_ms=tx.now_ms,
     )
 
 
@@ -258,7 +256,7 @@ def name_deputy(
         "until_ms": int(until.timestamp() * 1000),
         "named_by": actor,
     }
-    tx.execute(insert_row(deputies, named_ms=tx.now_ms, **values))
+    tx.insert_row(deputies, named_ms=tx.now_ms, **values)
     _note_change(tx, principal, "deputy_named", deputy_id, actor)
     return _read_deputy({**values, "revoked_ms": None})
 

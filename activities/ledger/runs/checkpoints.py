@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from surehand.activities.ledger.core.statements import OfRow, insert_row, rows_of
+from surehand.activities.ledger.core.statements import OfRow, rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import checkpoints, runs
 from surehand.activities.ledger.runs.deletion import keep_run
@@ -68,7 +68,7 @@ def save_checkpoint(
         "saved_by": saved_by,
         "saved_ms": tx.now_ms,
     }
-    tx.execute(insert_row(checkpoints, **row))
+    tx.insert_row(checkpoints, **row)
     return _read_saved(row)
 
 

@@ -22,7 +22,6 @@ from surehand.activities.ledger.core.engine import first_line
 from surehand.activities.ledger.core.statements import (
     OfRow,
     delete_rows,
-    insert_row,
     ours,
     rows_of,
     update_rows,
@@ -295,7 +294,7 @@ def hold_run(tx: Transaction, run_id: str, *, by: str, reason: str) -> Sequence[
     found = _lock_kept(tx, run_id)
     for one in found:
         if not tx.has(rows_of(holds, run_id=one)):
-            tx.execute(insert_row(holds, run_id=one, kept_by=by, reason=reason, kept_ms=tx.now_ms))
+            tx.insert_row(holds, run_id=one, kept_by=by, reason=reason, kept_ms=tx.now_ms)
             tx.event(one, "run.held", actor=by, because=reason or None)
     return found
 
@@ -339,7 +338,7 @@ def begin_deletion(tx: Transaction, root: str, *, by: str) -> list[str] | str:
         return kept
     for run_id in found:
         row = {"run_id": run_id, "begun_ms": tx.now_ms, "begun_by": by}
-        tx.execute(insert_row(deletions, **row))
+        tx.insert_row(deletions, **row)
         bar_name(tx, run_id, EVERY_STEP)
     return found
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import func, null
 
-from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
+from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import (
     OPEN,
@@ -127,7 +127,7 @@ def add_tenant(tx: Transaction, cell: str, actor: str) -> None:
     named = cell_of_tenant(tx)
     if named is None:
         row = {"cell": cell, "set_by": actor, "set_ms": tx.now_ms}
-        tx.execute(insert_row(tenants, **row))
+        tx.insert_row(tenants, **row)
     elif named != cell:
         raise PrincipalError(
             f"the ledger of cell {cell} says: tenant {tx.tenant} is of cell {named}"

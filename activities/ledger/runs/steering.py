@@ -10,7 +10,7 @@ from typing import Final, assert_never
 from pydantic import JsonValue
 
 from surehand import verify
-from surehand.activities.ledger.core.statements import insert_row, rows_of
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import events, grants, runs, steerings
 from surehand.activities.ledger.halts import LOOK, list_halts, stood_still
@@ -223,24 +223,22 @@ def _find_wrong(value: JsonValue, schema: dict[str, JsonValue]) -> str:
 
 
 def _record_steering(tx: Transaction, asked: Steer, judged: SteeringVerdict, proof: _Proof) -> None:
-    tx.execute(
-        insert_row(
-            steerings,
-            steering_id=asked.steering_id,
-            run_id=asked.run_id,
-            workflow_run_id=asked.workflow_run_id,
-            verb=asked.verb.value,
-            actor=asked.actor,
-            content=asked.content,
-            code=judged.code.value,
-            message=judged.message,
-            verified=judged.verified,
-            signature=asked.signature if proof.nonce else None,
-            kid=proof.kid,
-            nonce=proof.nonce,
-            forwarded_as=asked.forwarded_as,
-            at_ms=tx.now_ms,
-        )
+    tx.insert_row(
+        steerings,
+        steering_id=asked.steering_id,
+        run_id=asked.run_id,
+        workflow_run_id=asked.workflow_run_id,
+        verb=asked.verb.value,
+        actor=asked.actor,
+        content=asked.content,
+        code=judged.code.value,
+        message=judged.message,
+        verified=judged.verified,
+        signature=asked.signature if proof.nonce else None,
+        kid=proof.kid,
+        nonce=proof.nonce,
+        forwarded_as=asked.forwarded_as,
+        at_ms=tx.now_ms,
     )
     accepted = judged.code is SteeringCode.ACCEPTED
     tx.event(

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import func, null, or_
 
-from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
+from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import artifacts, drafts, runs
 from surehand.workflows.canonical_json import digest
@@ -133,7 +133,7 @@ def begin_draft(tx: Transaction, run_id: str, step_id: str, params_hash: str) ->
     _end_drafts(tx, **step)
     number = 1 + tx.count(rows_of(drafts, func.coalesce(func.max(drafts.c.number), 0), **step))
     values = {"params_hash": params_hash, "bytes": 0, "parts": [], "tail": b""}
-    tx.execute(insert_row(drafts, **step, number=number, **values, begun_ms=tx.now_ms))
+    tx.insert_row(drafts, **step, number=number, **values, begun_ms=tx.now_ms)
     return WrittenDraft(run_id, step_id, number)
 
 
