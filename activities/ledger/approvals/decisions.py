@@ -81,11 +81,9 @@ def _validate_edit(
         return VerdictCode.NOT_EDITABLE, checked
     if checked.params_hash == row["params_hash"]:
         return VerdictCode.NOT_EDITABLE, "the edit changes nothing"
-    taken = tx.one(
-        rows_of(effects, effects.c.entry_id, effects.c.state, tool=row["tool"]).where(
-            effects.c.key.in_([row["key"], checked.key]), effects.c.state.not_in(_FREE)
-        )
-    )
+    held = rows_of(effects, "entry_id", "state", tool=row["tool"])
+    held = held.where(effects.c.key.in_([row["key"], checked.key]))
+    taken = tx.one(held.where(effects.c.state.not_in(_FREE)))
     if taken is not None:
         return VerdictCode.NOT_EDITABLE, f"its key has entry {taken['entry_id']} ({taken['state']})"
     return checked

@@ -161,6 +161,11 @@ def without_sealed(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: None if isinstance(v, SealedValue | Erased) else v for k, v in row.items()}
 
 
+def list_readable(tx: Transaction, query: Select[Any]) -> list[dict[str, Any]]:
+    """Return rows with nothing in the place of what this process cannot read."""
+    return [without_sealed(row) for row in tx.all(leave_sealed(tx, query))]
+
+
 def _choose_places(
     tx: Transaction,
     tool: str | None,
@@ -260,18 +265,18 @@ def list_own_decisions(
         if after is not None:
             query = query.where(tuple_(*order) < tuple_(*after))
         newest = query.order_by(*(column.desc() for column in order)).limit(most + 1)
-        rows += tx.all(leave_sealed(tx, newest))
+        rows += list_readable(tx, newest)
     place = itemgetter("at_ms", "decision_id")
     rows.sort(key=place, reverse=True)
     more = ListPlace(*place(rows[most - 1])) if rows[most:] else None
     return ListPage(_with_calls(tx, rows[:most]), more)
 
 
-def _with_calls(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _with_calls(tx: Transaction, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return decisions with the calls that they were on."""
     query = rows_of(approvals, "approval_id", "run_id", "tool", "description").where(
         approvals.c.approval_id.in_({row["approval_id"] for row in rows})
     )
     none = {"tool": None, "description": None}
-    calls = {row["approval_id"]: without_sealed(row) for row in tx.all(leave_sealed(tx, query))}
-    return [calls.get(row["approval_id"], none) | without_sealed(row) for row in rows]
+    calls = {row["approval_id"]: row for row in list_readable(tx, query)}
+    return [calls.get(row["approval_id"], none) | row for row in rows]

@@ -258,10 +258,9 @@ def still_remains(tx: Transaction, original: str) -> bool:
 def other_undo(tx: Transaction, original: str, tool: str) -> str | None:
     """Return the tool of an undo that may have happened, if it is not the one named."""
     begun = rows_of(effects, effects.c.tool, undoes=original)
-    may_have: str | None = tx.value(
-        begun.where(effects.c.tool != tool, effects.c.state != "failed").limit(1)
-    )
-    return may_have
+    others = begun.where(effects.c.tool != tool, effects.c.state != "failed")
+    other: str | None = tx.value(others.limit(1))
+    return other
 
 
 def ask_about_undo(

@@ -273,14 +273,11 @@ def _returned_by(tx: Transaction, entry: Entry) -> dict[tuple[str, str], int]:
     replayed = events.c.type == literal_column("'effect.replayed'")
     own = rows_of(events, "run_id", "step_id", "at_ms", run_id=entry.run_id).where(replayed)
     # Of replays by other runs there are rows.
-    others = rows_of(replays, "run_id", "step_id", replays.c.replayed_ms.label("at_ms"))
+    at_ms = replays.c.replayed_ms.label("at_ms")
+    others = rows_of(replays, "run_id", "step_id", at_ms, entry_id=entry.entry_id)
     for row in (
         *tx.all(own.where(body == entry.entry_id).order_by(events.c.seq)),
-        *tx.all(
-            others.where(replays.c.entry_id == entry.entry_id).order_by(
-                replays.c.run_id, replays.c.step_id
-            )
-        ),
+        *tx.all(others.order_by(replays.c.run_id, replays.c.step_id)),
     ):
         if row["step_id"] is not None and root_run_id(row["run_id"]) == root:
             place = (row["run_id"], row["step_id"])
@@ -296,9 +293,8 @@ def _find_users_of(
     step_id, found = by_step, list[Entry]()
     while run_id is not None:
         columns = (plans.c.plan, runs.c.parent_run_id, runs.c.parent_step_id)
-        rows = tx.all(
-            rows_of(plans, *columns, run_id=run_id).join(runs, ours(runs, run_id=plans.c.run_id))
-        )
+        of_run = rows_of(plans, *columns, run_id=run_id)
+        rows = tx.all(of_run.join(runs, ours(runs, run_id=plans.c.run_id)))
         later, lists, base = set[str](), set[str](), ITERATION.sub("", step_id)
         for plan in (Plan.model_validate(row["plan"]) for row in rows):
             if base in plan.uses:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 from sqlalchemy import Select, func, tuple_
 from sqlalchemy.exc import DBAPIError
 
-from surehand.activities.ledger.approvals.waiting import ListPage, leave_sealed, without_sealed
+from surehand.activities.ledger.approvals.waiting import ListPage, list_readable
 from surehand.activities.ledger.core.engine import find_open_transactions, unreachable
 from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
@@ -269,10 +269,8 @@ class Evidence:
 def runs_of(tx: Transaction, run_id: str) -> list[str]:
     """Return the ids of a run and of its child runs, and of theirs, as far as they are recorded."""
     child = runs.c.run_id.startswith(child_run_id(run_id, ""), autoescape=True)
-    rows = tx.all(
-        rows_of(runs, "run_id").where((runs.c.run_id == run_id) | child).order_by(runs.c.run_id)
-    )
-    return [row["run_id"] for row in rows]
+    own = rows_of(runs, "run_id").where((runs.c.run_id == run_id) | child)
+    return [row["run_id"] for row in tx.all(own.order_by(runs.c.run_id))]
 
 
 def read_evidence(tx: Transaction, run_id: str) -> Evidence:
@@ -320,5 +318,5 @@ def list_made(tx: Transaction, tools: Sequence[str], within_ms: int) -> list[dic
         effects.c.claimed_ms > tx.now_ms - within_ms,
         effects.c.state.not_in(("failed", "compensated")),
     )
-    found = tx.all(leave_sealed(tx, query.order_by(effects.c.claimed_ms, effects.c.entry_id)))
-    return [{**without_sealed(row), "age_ms": tx.now_ms - row["claimed_ms"]} for row in found]
+    found = list_readable(tx, query.order_by(effects.c.claimed_ms, effects.c.entry_id))
+    return [{**row, "age_ms": tx.now_ms - row["claimed_ms"]} for row in found]

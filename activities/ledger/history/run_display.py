@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import Table
@@ -18,7 +19,7 @@ from surehand.activities.ledger.approvals.votes import (
     label_vote,
     needs_of,
 )
-from surehand.activities.ledger.approvals.waiting import leave_sealed, without_sealed
+from surehand.activities.ledger.approvals.waiting import leave_sealed, list_readable
 from surehand.activities.ledger.core.sealed import Erased
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
@@ -94,19 +95,9 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
     next_id = approval_id_of(run_id, row["step_id"], number + 1)
     replaced = row["state"] == "superseded" and _read_request(tx, next_id) is not None
     said = rows_of(
-        decisions,
-        *("run_id", "approver", "outcome", "verdict", "message", "reason", "verified", "at_ms"),
-        "deputy_for",
-        run_id=run_id,
-        approval_id=approval_id,
-        standing_id=None,
+        decisions, *_OF_DECISIONS, run_id=run_id, approval_id=approval_id, standing_id=None
     )
-    same_key = rows_of(
-        effects,
-        *("entry_id", "run_id", "step_id", "generation", "state", "claimed_ms"),
-        tool=row["tool"],
-        key=row["key"],
-    )
+    same_key = rows_of(effects, *_OF_ENTRIES, tool=row["tool"], key=row["key"])
     return OneApproval(
         row=row,
         needs=needs,
@@ -115,12 +106,7 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
         started_by=name_starter(tx, run_id),
         excluded=tuple(sorted(find_requesters(tx, row, needs.requirements))),
         foreign=foreign_content(tx, run_id),
-        decisions=[
-            without_sealed(one)
-            for one in tx.all(
-                leave_sealed(tx, said.order_by(decisions.c.at_ms).limit(_MOST_OF_ONE))
-            )
-        ],
+        decisions=list_readable(tx, said.order_by(decisions.c.at_ms).limit(_MOST_OF_ONE)),
         standing=find_voters(tx, approval_id).standing,
         next_id=next_id if replaced else None,
         precondition_before=None if before is None else before["precondition"],
@@ -138,13 +124,17 @@ def read_progress(tx: Transaction, run_id: str) -> tuple[int, str]:
     return row["seq"], row["state"]
 
 
-#: Decisions and entries that are shown of one request.
-_MOST_OF_ONE = 50
+#: Decisions and entries that are shown of one request, and their columns.
+_MOST_OF_ONE: Final = 50
+_OF_DECISIONS: Final = (
+    *("run_id", "approver", "outcome", "verdict", "message", "reason", "verified", "at_ms"),
+    "deputy_for",
+)
+_OF_ENTRIES: Final = ("entry_id", "run_id", "step_id", "generation", "state", "claimed_ms")
 
 
 def _read_request(tx: Transaction, approval_id: str) -> dict[str, Any] | None:
-    row = tx.one(leave_sealed(tx, rows_of(approvals, approval_id=approval_id)))
-    return None if row is None else without_sealed(row)
+    return next(iter(list_readable(tx, rows_of(approvals, approval_id=approval_id))), None)
 
 
 #: Events that tell how the doubt has come, and what was found out since.
@@ -204,14 +194,10 @@ def read_doubts(tx: Transaction, run_id: str, ids: Collection[str]) -> dict[str,
     """
     if not ids:
         return {}
-    asked = tx.all(
-        rows_of(interventions, "intervention_id", "run_id", "entry_id", "rule", "state").where(
-            interventions.c.intervention_id.in_(ids)
-        )
-    )
-    wanted = [row["entry_id"] for row in asked]
-    found = tx.all(leave_sealed(tx, rows_of(effects).where(effects.c.entry_id.in_(wanted))))
-    entries = {row["entry_id"]: without_sealed(row) for row in found}
+    questions = rows_of(interventions, "intervention_id", "run_id", "entry_id", "rule", "state")
+    asked = tx.all(questions.where(interventions.c.intervention_id.in_(ids)))
+    about = rows_of(effects).where(effects.c.entry_id.in_([row["entry_id"] for row in asked]))
+    entries = {row["entry_id"]: row for row in list_readable(tx, about)}
     told = _read_told(tx, entries.values())
     tools = _read_tools(tx, {run_id, *(row["run_id"] for row in entries.values())})
     return {
@@ -237,9 +223,8 @@ def _doubt_of(
     if asked["state"] == "open" and not elsewhere:
         way_back = bool(spec.get("compensation"))
         outcomes = reconcile.name_answers(entry, asked["rule"], run_id, lambda _: way_back)
-        left = (
-            0 if reconcile.is_noted(entry, asked["rule"]) else reconcile.may_arrive_for(tx, entry)
-        )
+        if not reconcile.is_noted(entry, asked["rule"]):
+            left = reconcile.may_arrive_for(tx, entry)
     return Doubt(
         run_id=asked["run_id"],
         tool=entry.tool,
@@ -298,30 +283,25 @@ _UNREAD: Final = "(cannot be read here)"
 def read_run_view(tx: Transaction, run_id: str) -> RunView:
     """Return a run's view from the ledger alone: it knows no pauses and no open questions."""
     require_run(tx, run_id)
-    run = without_sealed(_read_rows(tx, runs, run_id)[0])
-    kept = max(_read_rows(tx, plans, run_id), key=lambda row: int(row["plan_version"]))
-    read = without_sealed(kept)["plan"]
-    plan = (
-        Plan.model_construct(name=run["plan_name"], steps=())
-        if read is None
-        else Plan.model_validate(read)
-    )
-    entries = sorted(_read_rows(tx, effects, run_id), key=lambda row: int(row["claimed_ms"]))
+    [run] = _read_rows(tx, runs, run_id)
+    kept = max(_read_rows(tx, plans, run_id), key=itemgetter("plan_version"))
+    plan = Plan.model_construct(name=run["plan_name"], steps=())
+    if kept["plan"] is not None:
+        plan = Plan.model_validate(kept["plan"])
+    entries = sorted(_read_rows(tx, effects, run_id), key=itemgetter("claimed_ms"))
     asked = [
         one
         for row in tx.all(rows_of(approvals, "approval_id", run_id=run_id, state="pending"))
         if (one := read_approval(tx, row["approval_id"])) is not None
     ]
-    doubts = tx.all(leave_sealed(tx, rows_of(interventions, run_id=run_id, state=OPEN)))
-    waiting = [_wait_for_approval(one) for one in asked] + [
-        _wait_for_settling(without_sealed(row)) for row in doubts
-    ]
+    doubts = list_readable(tx, rows_of(interventions, run_id=run_id, state=OPEN))
+    waiting = [*map(_wait_for_approval, asked), *map(_wait_for_settling, doubts)]
     ended = run["closed_ms"] is not None
     result = RunResult(
         run_id=run_id,
         state=base.RunState(run["state"]),
         steps=_steps_of(tx, run_id, plan, waiting),
-        effects=[Entry.from_row(without_sealed(row)).view() for row in entries],
+        effects=[Entry.from_row(row).view() for row in entries],
         waiting_for=[] if ended else waiting,
         foreign=foreign_content(tx, run_id),
         error=run["error"],
@@ -347,13 +327,13 @@ def read_open_doubts(tx: Transaction) -> list[base.Waiting]:
     """
     query = rows_of(interventions, state=OPEN).order_by(interventions.c.opened_ms.desc())
     return [
-        _wait_for_settling(without_sealed(row)).model_copy(update={"run_id": row["run_id"]})
-        for row in tx.all(leave_sealed(tx, query))
+        _wait_for_settling(row).model_copy(update={"run_id": row["run_id"]})
+        for row in list_readable(tx, query)
     ]
 
 
 def _read_rows(tx: Transaction, table: Table, run_id: str) -> Sequence[Mapping[str, Any]]:
-    return tx.all(leave_sealed(tx, rows_of(table, run_id=run_id)))
+    return list_readable(tx, rows_of(table, run_id=run_id))
 
 
 def _time_of(at_ms: int) -> datetime:
@@ -368,9 +348,7 @@ def _steps_of(
         step.id: StepView(id=step.id, tool=step.does, state=base.StepState.PENDING)
         for step in plan.steps
     }
-    for row in sorted(
-        map(without_sealed, _read_rows(tx, steps, run_id)), key=lambda row: row["attempt"]
-    ):
+    for row in sorted(_read_rows(tx, steps, run_id), key=itemgetter("attempt")):
         known[row["step_id"]] = StepView(
             id=row["step_id"],
             tool=row["tool"],
@@ -488,7 +466,7 @@ def tell_events(told: Sequence[Mapping[str, Any]]) -> list[base.TimelineLine]:
 
 
 def _line_of(event: Mapping[str, Any], text: str) -> base.TimelineLine:
-    at = datetime.fromtimestamp(event["at_ms"] / 1000, UTC)
+    at = _time_of(event["at_ms"])
     return base.TimelineLine(at=at, step_id=event["step_id"], text=text)
 
 

@@ -390,31 +390,22 @@ class _Told:
 
 
 def _count_events(tx: Transaction, scope: StatsScope) -> _Told:
-    said = [text_of(name) for name in ("rule", "action", "found")]
-    rows = tx.all(
-        scope.events(
-            events.c.type,
-            *(one.label(name) for one, name in zip(said, ("a", "b", "c"), strict=True)),
-            func.count().label("n"),
-        )
-        .where(or_(events.c.type.like("effect.%"), events.c.type.like("intervention.%")))
-        .group_by(events.c.type, *said)
-    )
-    counts: Counter[tuple[str, str, str, str]] = Counter()
-    for row in rows:
-        counts[row["type"], row["a"] or "", row["b"] or "", row["c"] or ""] += row["n"]
+    said = (events.c.type, *(text_of(name) for name in ("rule", "action", "found")))
+    named = [one.label(f"said_{n}") for n, one in enumerate(said)]
+    query = scope.events(*named, func.count()).group_by(*said)
+    about = or_(events.c.type.like("effect.%"), events.c.type.like("intervention.%"))
+    counts = Counter[tuple[str, str, str, str]]()
+    for row in tx.all(query.where(about)):
+        type_, rule, action, found, number = row.values()
+        counts[type_, rule or "", action or "", found or ""] += number
     return _Told(counts)
 
 
 def _read_recoveries(tx: Transaction, scope: StatsScope, told: _Told) -> Recoveries:
-    ended = tx.all(
-        scope.events(
-            text_of("action").label("action"), number_of("took_ms").label("took_ms")
-        ).where(events.c.type == "recovery.verified")
-    )
-    times: dict[bool, list[float]] = {True: [], False: []}
-    for row in ended:
-        times[row["action"] == "human"].append(row["took_ms"] / 1000)
+    said = (text_of("action").label("action"), number_of("took_ms").label("took_ms"))
+    ended = tx.all(scope.events(*said).where(events.c.type == "recovery.verified"))
+    by_human = [row["took_ms"] / 1000 for row in ended if row["action"] == "human"]
+    without = [row["took_ms"] / 1000 for row in ended if row["action"] != "human"]
     missing = rows_of(effects, effects.c.entry_id).where(
         WITHOUT_OUTCOME, effects.c.recovering_ms.is_not(None)
     )
@@ -426,14 +417,14 @@ def _read_recoveries(tx: Transaction, scope: StatsScope, told: _Told) -> Recover
         begun=told.by_rule("effect.in_doubt"),
         branches=told.branches(),
         ended=len(ended),
-        without_human=len(times[False]),
-        by_human=len(times[True]),
+        without_human=len(without),
+        by_human=len(by_human),
         under_way=under_way,
         waiting_for_human=waiting,
-        success_rate=share_of(len(times[False]), judged),
-        human_takeover_rate=share_of(len(times[True]) + waiting, judged),
-        time=Spread.of(times[False]),
-        time_by_human=Spread.of(times[True]),
+        success_rate=share_of(len(without), judged),
+        human_takeover_rate=share_of(len(by_human) + waiting, judged),
+        time=Spread.of(without),
+        time_by_human=Spread.of(by_human),
     )
 
 

@@ -314,11 +314,8 @@ def _find_over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int) 
         about = "run_id" if Kind.PERMISSION in kinds else "subject"
         mine = {row["notification_id"]: row[about] for row in rows if row["kind"] in kinds}
         if mine:
-            found = tx.all(
-                rows_of(column.table, column.label("id")).where(
-                    column.in_(set(mine.values())), waits
-                )
-            )
+            wait = rows_of(column.table, column.label("id")).where(waits)
+            found = tx.all(wait.where(column.in_(set(mine.values()))))
             waiting = {row["id"] for row in found}
             over |= {name for name, subject in mine.items() if subject not in waiting}
     return over

@@ -148,9 +148,8 @@ def open_run(
         run_tree.bar_with_parent(tx, run_id, parent.run_id, parent.step_id)
     # Nobody else has marked a run that was not there before.
     marked = tuple(foreign.marked_here(tx, run_id))
-    return Opened(
-        marked, find_queue_wait(tx, run_id) if admitted_ms is None else None, limits.weight
-    )
+    queued = find_queue_wait(tx, run_id) if admitted_ms is None else None
+    return Opened(marked, queued, limits.weight)
 
 
 def amend_run(tx: Transaction, asked: AmendRun, tools: Mapping[str, ToolSpec]) -> None:
@@ -268,9 +267,8 @@ def close_run(
 
 def plan_of(tx: Transaction, run_id: str) -> dict[str, object] | None:
     """Return the plan that a run was opened with; ``None``: no such run is recorded."""
-    plan: dict[str, object] | None = tx.value(
-        rows_of(plans, plans.c.plan, run_id=run_id, plan_version=1)
-    )
+    first = rows_of(plans, plans.c.plan, run_id=run_id, plan_version=1)
+    plan: dict[str, object] | None = tx.value(first)
     return plan
 
 
