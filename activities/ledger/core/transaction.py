@@ -346,6 +346,10 @@ class Transaction:
         row = self.one(statement, **values)
         return None if row is None else next(iter(row.values()))
 
+    def values(self, statement: Any, **values: Any) -> list[Any]:
+        """Return the first value of each row."""
+        return [next(iter(row.values())) for row in self.all(statement, **values)]
+
     def has(self, statement: Any, **values: Any) -> bool:
         """Return whether there is any such row."""
         return bool(self._rows(*_runnable(statement, values)))

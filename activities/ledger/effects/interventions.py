@@ -64,10 +64,10 @@ def open_intervention(
     intervention_id = f"iv-{entry.entry_id[3:]}-{number}"
     tx.insert_row(
         interventions,
+        **of_entry,
         intervention_id=intervention_id,
         run_id=run_id,
         step_id=step_id,
-        entry_id=entry.entry_id,
         number=number,
         rule=rule,
         question=question,
@@ -193,7 +193,7 @@ def find_replayers(tx: Transaction, entry_id: str) -> list[dict[str, Any]]:
         run_keys.c.run_id.in_(roots), run_keys.c.erased_ms.is_not(None)
     )
     # Nobody can be asked what that means for a run that nobody can read.
-    gone = {row["run_id"] for row in tx.all(erased)}
+    gone = set(tx.values(erased))
     return [row for row in found if root_run_id(row["run_id"]) not in gone]
 
 

@@ -157,8 +157,7 @@ def find_key(tx: Transaction, kid: str) -> Key | None:
 
 def read_principals(tx: Transaction) -> list[Principal]:
     """Return everybody, by name."""
-    rows = tx.all(rows_of(principals, "principal").order_by(principals.c.principal))
-    names = [row["principal"] for row in rows]
+    names = tx.values(rows_of(principals, "principal").order_by(principals.c.principal))
     return [find_principal(tx, name) for name in names]
 
 

@@ -8,7 +8,7 @@ keys. Its id is never free again, nor is a key.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -75,6 +75,13 @@ _OF_EFFECTS: Final = {
     "params": _NO_JSON,
     "failures": _NO_JSON,
     **dict.fromkeys(("observed", "receipt", "answer", "evidence", "error", "left_because"), null()),
+}
+#: And of a request; a precondition is a digest of what may be guessed.
+_OF_APPROVALS: Final = {
+    "params": _NO_JSON,
+    "description": _NO_TEXT,
+    "undo": _NO_TEXT,
+    **dict.fromkeys(("answers", "precondition"), null()),
 }
 
 
@@ -172,7 +179,7 @@ def is_deleted() -> ColumnElement[bool]:
 
 
 def list_tree(tx: Transaction, root: str) -> list[str]:
-    found = sorted(row["run_id"] for row in tx.all(run_tree.RUNS, **run_tree.tree_values(root)))
+    found = sorted(tx.values(run_tree.RUNS, **run_tree.tree_values(root)))
     if not found:
         raise RunNotFound(root)
     return found
@@ -215,13 +222,12 @@ def find_due(
 
 def find_going(tx: Transaction) -> list[str]:
     """Return the runs at the top of their trees whose deletion was broken off."""
-    rows = tx.all(
+    return tx.values(
         rows_of(deletions, "run_id", deleted_ms=None)
         .join(runs, ours(runs, run_id=deletions.c.run_id))
         .where(runs.c.parent_run_id.is_(None))
         .order_by(deletions.c.run_id)
     )
-    return [row["run_id"] for row in rows]
 
 
 def why_kept(tx: Transaction, root: str) -> str | None:
@@ -352,32 +358,27 @@ def finish_deletion(tx: Transaction, found: Sequence[str]) -> None:
         return  # Another round was faster.
     for table in _OF_RUN:
         tx.execute(_delete_rows_of(table, found))
-    tx.execute(
-        update_rows(effects, content_deleted_ms=None)
-        .where(effects.c.run_id.in_(found))
-        .values(**_OF_EFFECTS, content_deleted_ms=tx.now_ms)
-    )
-    tx.execute(
-        update_rows(tables.approvals)
-        .where(tables.approvals.c.run_id.in_(found))
-        .values(
-            params=_NO_JSON,
-            answers=null(),
-            description=_NO_TEXT,
-            undo=_NO_TEXT,
-            precondition=null(),  # a digest of what may be guessed
-        )
-    )
-    tx.execute(
-        update_rows(runs).where(runs.c.run_id.in_(found)).values(input=_NO_JSON, error=null())
-    )
-    tx.execute(
-        update_rows(tables.run_keys, erased_ms=None)
-        .where(tables.run_keys.c.run_id.in_(found))
-        .values(wrapped=null(), erased_ms=tx.now_ms, erased_by=going.begun_by)
-    )
-    gone = update_rows(deletions, deleted_ms=None).where(deletions.c.run_id.in_(found))
-    tx.execute(gone.values(deleted_ms=tx.now_ms))
+    now_ms, by = tx.now_ms, going.begun_by
+    emptied = {**_OF_EFFECTS, "content_deleted_ms": now_ms}
+    change_rows(tx, effects, found, emptied, content_deleted_ms=None)
+    change_rows(tx, tables.approvals, found, _OF_APPROVALS)
+    change_rows(tx, runs, found, {"input": _NO_JSON, "error": null()})
+    gone = {"wrapped": null(), "erased_ms": now_ms, "erased_by": by}
+    change_rows(tx, tables.run_keys, found, gone, erased_ms=None)
+    change_rows(tx, deletions, found, {"deleted_ms": now_ms}, deleted_ms=None)
+
+
+def change_rows(
+    tx: Transaction,
+    table: Table,
+    found: Collection[str],
+    values: Mapping[str, Any],
+    *those: ColumnElement[bool],
+    **equal: Any,
+) -> None:
+    """Change what a table has of these runs: all rows, or only some."""
+    own = update_rows(table, **equal).where(table.c.run_id.in_(found), *those)
+    tx.execute(own.values(values))
 
 
 def _delete_rows_of(table: Table, found: Collection[str]) -> object:
@@ -391,5 +392,4 @@ def _delete_rows_of(table: Table, found: Collection[str]) -> object:
 
 def read_references(tx: Transaction) -> tuple[set[str], int]:
     """Return the digests of all artifacts that a row of the tenant refers to, and the time."""
-    rows = tx.all(rows_of(artifacts, "sha256").distinct())
-    return {row["sha256"] for row in rows}, tx.now_ms
+    return set(tx.values(rows_of(artifacts, "sha256").distinct())), tx.now_ms

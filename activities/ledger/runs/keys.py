@@ -186,22 +186,15 @@ def erase_run(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure
     gone = {"wrapped": null(), "erased_ms": tx.now_ms, "erased_by": by}
     tx.execute(update_rows(run_keys, run_id=run_id).values(gone))
     # Nobody is told any more of what nobody can read, and no copy of a state is kept.
-    tx.execute(
-        update_rows(checkpoints)
-        .where(checkpoints.c.run_id.in_(found), checkpoints.c.document.is_not(None))
-        .values(document=null())
-    )
-    theirs = notifications.c.run_id.in_(found)
+    change = deletion.change_rows
+    change(tx, checkpoints, found, {"document": null()}, checkpoints.c.document.is_not(None))
     # First, because it waits for messages that are just being reopened: those are pending then.
-    kept = update_rows(notifications).where(theirs, notifications.c.message.is_not(None))
-    tx.execute(kept.values(message=null()))
-    tx.execute(update_rows(notifications, state="pending").where(theirs).values(state="void"))
+    change(tx, notifications, found, {"message": null()}, notifications.c.message.is_not(None))
+    change(tx, notifications, found, {"state": "void"}, state="pending")
     # What a notifier has raised may repeat what it was to tell.
-    raised = update_rows(notifications).where(theirs, notifications.c.error.is_not(None))
-    tx.execute(raised.values(error=null()))
+    change(tx, notifications, found, {"error": null()}, notifications.c.error.is_not(None))
     # It was made by a key of the tenant's, which stays.
-    made = update_rows(effects).where(effects.c.run_id.in_(found))
-    tx.execute(made.values(identity_hash=NO_IDENTITY))
+    change(tx, effects, found, {"identity_hash": NO_IDENTITY})
     for one in found:
         tx.event(one, "run.erased", actor=by, because=because or None)
     return Erasure(

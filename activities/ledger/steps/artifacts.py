@@ -74,8 +74,8 @@ def may_read_artifact(tx: Transaction, run_id: str, sha256: str) -> bool:
         roots.add(root)
         opened = tx.opening(root)
         left += [source] if opened and (source := opened.body.get("linked")) else []
-    refer = tx.all(rows_of(artifacts, artifacts.c.run_id, sha256=sha256))
-    return any(root_run_id(row["run_id"]) in roots for row in refer)
+    refer = tx.values(rows_of(artifacts, artifacts.c.run_id, sha256=sha256))
+    return not roots.isdisjoint(map(root_run_id, refer))
 
 
 def store_of(tx: Transaction, run_id: str) -> str | None:
