@@ -346,7 +346,7 @@ class Transaction:
         row = self.one(statement, **values)
         return None if row is None else next(iter(row.values()))
 
-    def values(self, statement: Any, **values: Any) -> list[Any]:
+    def read_column(self, statement: Any, **values: Any) -> list[Any]:
         """Return the first value of each row."""
         return [next(iter(row.values())) for row in self.all(statement, **values)]
 

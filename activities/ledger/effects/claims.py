@@ -32,15 +32,7 @@ from surehand.activities.ledger.outbox.notification_rows import write_pause
 from surehand.activities.ledger.people.starts import why_forbidden
 from surehand.activities.ledger.quotas import OverQuota, find_room, select_limited
 from surehand.activities.ledger.steps import acting, artifacts, attempts, entries, foreign
-from surehand.activities.ledger.steps.entries import (
-    FORGOTTEN,
-    UNASKED,
-    Claimed,
-    ClaimRequest,
-    ClaimResult,
-    Entry,
-    milliseconds,
-)
+from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, ClaimResult, Entry
 from surehand.workflows.contracts.base import as_artifact
 from surehand.workflows.contracts.tools import Recovery
 
@@ -314,7 +306,7 @@ def _rule_to_call_again(tx: Transaction, request: ClaimRequest, entry: Entry) ->
     if entry.window_ms is None or entries.NO_MORE_REPEATS in entry.failures:
         return None
     # Negative: the clock was set back, and nobody knows how long ago the first call was.
-    window_ms = min(entry.window_ms, milliseconds(request.window))
+    window_ms = min(entry.window_ms, entries.milliseconds(request.window))
     ago_ms = tx.now_ms - (entry.first_call_ms or 0)
     return Recovery.DEDUPES if 0 <= ago_ms < window_ms else None
 
@@ -344,7 +336,7 @@ def _claim_generation(
         "fencing_token": 1,
         "first_call_ms": tx.now_ms,
         "epoch": seen.epoch or 0,
-        "observed": UNASKED if request.observes else None,
+        "observed": entries.UNASKED if request.observes else None,
         "unproven": False,
         "foreign_receipt": False,
         "calls": 1,
@@ -359,10 +351,10 @@ def _claim_generation(
             "holder": None,
             "lease_until_ms": None,
             "approval_id": None,
-            "observed": {"answer": FORGOTTEN},
+            "observed": {"answer": entries.FORGOTTEN},
             # A provider may have begun to count then; and the last call began before the opening.
             "first_call_ms": epoch.restored_to_ms,
-            "deadline_ms": epoch.opened_ms + milliseconds(request.timeout),
+            "deadline_ms": epoch.opened_ms + entries.milliseconds(request.timeout),
             "recovering_ms": tx.now_ms,
         }
     tx.send(_INSERT, **values)
@@ -389,7 +381,7 @@ def claim_again(
 ) -> ClaimResult:
     """Claim an existing entry again, with the next fencing token."""
     # What a restore has forgotten is counted once it is called, as far as anybody knows first.
-    first = entry.observed_answer == FORGOTTEN and entry.calls == 1
+    first = entry.observed_answer == entries.FORGOTTEN and entry.calls == 1
     where = (entry.entry_id, entry.generation)
     # What may have happened was judged already, unless a restore has forgotten it.
     judged = first or rule is None
@@ -411,7 +403,7 @@ def claim_again(
             claimed_ms=effects.c.claimed_ms if mine else tx.now_ms,
             answer=None,
             # If the first call may have happened, what was so before it still counts.
-            observed=entry.observed if repeats else UNASKED if request.observes else None,
+            observed=entry.observed if repeats else entries.UNASKED if request.observes else None,
             **({} if mine else _NOTHING_LEFT),
             **_call_values(request),
             **_limit_values(tx, request, entry if repeats else None),
@@ -444,7 +436,7 @@ def doubt_known_entry(
         # Whoever called it last began before the epoch was opened.
         "deadline_ms": max(entry.deadline_ms or 0, epoch.opened_ms + entry.timeout_ms),
         # What was so before that call is forgotten, too.
-        "observed": {"answer": FORGOTTEN},
+        "observed": {"answer": entries.FORGOTTEN},
         "answer": None,
         "recovering_ms": tx.now_ms,
         "settled_ms": None,
@@ -490,7 +482,7 @@ def _resume_claim(
         update_rows(effects, entry_id=entry.entry_id, run_id=entry.run_id)
         .values(
             # However long ago it has looked at the world: it looks again.
-            **({} if entry.unproven or entry.observed is None else {"observed": UNASKED}),
+            **({} if entry.unproven or entry.observed is None else {"observed": entries.UNASKED}),
             **_limit_values(tx, request, entry if entry.unproven else None),
         )
         .returning(effects),
@@ -524,9 +516,9 @@ def _limit_values(tx: Transaction, request: ClaimRequest, before: Entry | None) 
     ``before`` is the entry, if an earlier call of it may still be on the wire: then the one that is
     over last counts.
     """
-    timeout_ms = milliseconds(request.timeout)
-    settle_ms = None if request.settle is None else milliseconds(request.settle)
-    window_ms = None if request.window is None else milliseconds(request.window)
+    timeout_ms = entries.milliseconds(request.timeout)
+    settle_ms = None if request.settle is None else entries.milliseconds(request.settle)
+    window_ms = None if request.window is None else entries.milliseconds(request.window)
     deadline_ms = tx.now_ms + timeout_ms
     if before is not None:
         assert window_ms is not None and before.window_ms is not None, "else it is not repeated"
@@ -538,8 +530,8 @@ def _limit_values(tx: Transaction, request: ClaimRequest, before: Entry | None) 
             settle_ms = before.settle_ms
         settle_ms = None if unsettled else settle_ms
     return {
-        "lease_until_ms": tx.now_ms + milliseconds(request.lease),
-        "lease_ms": milliseconds(request.lease),
+        "lease_until_ms": tx.now_ms + entries.milliseconds(request.lease),
+        "lease_ms": entries.milliseconds(request.lease),
         "deadline_ms": deadline_ms,
         "timeout_ms": timeout_ms,
         "settle_ms": settle_ms,

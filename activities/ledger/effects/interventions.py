@@ -193,7 +193,7 @@ def find_replayers(tx: Transaction, entry_id: str) -> list[dict[str, Any]]:
         run_keys.c.run_id.in_(roots), run_keys.c.erased_ms.is_not(None)
     )
     # Nobody can be asked what that means for a run that nobody can read.
-    gone = set(tx.values(erased))
+    gone = set(tx.read_column(erased))
     return [row for row in found if root_run_id(row["run_id"]) not in gone]
 
 

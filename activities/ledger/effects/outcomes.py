@@ -14,15 +14,9 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, effects
 from surehand.activities.ledger.effects.interventions import mark_compensated, open_intervention
 from surehand.activities.ledger.halts import stood_still
-from surehand.activities.ledger.steps import attempts
+from surehand.activities.ledger.steps import attempts, entries
 from surehand.activities.ledger.steps.artifacts import Kept, record_artifact
-from surehand.activities.ledger.steps.entries import (
-    NO_MORE_REPEATS,
-    ClaimRequest,
-    Entry,
-    milliseconds,
-    next_commit_no,
-)
+from surehand.activities.ledger.steps.entries import ClaimRequest, Entry
 from surehand.workflows.canonical_json import digest
 
 _COMMITTED: Final = (
@@ -38,7 +32,7 @@ _COMMIT_CLAIMED: Final = PreparedStatement(
         fencing_token=bindparam("of_token"),
         recovering_ms=None,
     )
-    .values(commit_no=next_commit_no())
+    .values(commit_no=entries.next_commit_no())
     .returning(effects.c.commit_no),
     _COMMITTED,
 )
@@ -212,7 +206,7 @@ def commit_effect(
         done = tx.one(
             update_rows(effects, **guard_values(entry))
             # That the outside system has said that it failed ends nothing: it has happened.
-            .values(**values, answer=None, commit_no=next_commit_no())
+            .values(**values, answer=None, commit_no=entries.next_commit_no())
             .returning(effects.c.commit_no)
         )
         if done is None:
@@ -238,7 +232,7 @@ def record_no(
     settled. A lookup speaks of both. Returns ``None`` when the entry is not ours.
     """
     if entry.unproven and entry.state == "claimed":
-        failures = {**entry.failures, NO_MORE_REPEATS: 1}
+        failures = {**entry.failures, entries.NO_MORE_REPEATS: 1}
         return _doubt_call(tx, request, entry, "no_to_a_repeat", reason, failures=failures)
     answered = write_entry(
         tx, entry, state="failed", answer={"reason": reason, "code": code}, **settled_values(tx)
@@ -271,7 +265,7 @@ def record_failure(
     earlier = entry.failures.get(failure_class, 0)
     failures = {**entry.failures, failure_class: earlier + 1}
     if entry.unproven and delay is None:
-        failures[NO_MORE_REPEATS] = 1
+        failures[entries.NO_MORE_REPEATS] = 1
     values = _not_applied(tx, entry)
     failed = write_entry(tx, entry, **values, failures=failures, error=message)
     if failed is None:
@@ -283,7 +277,7 @@ def record_failure(
         "effect.failed",
         failure_class=failure_class,
         failures=earlier + 1,
-        retry_ms=None if delay is None else milliseconds(delay),
+        retry_ms=None if delay is None else entries.milliseconds(delay),
         action="reconcile" if entry.unproven else None,
     )
     if not entry.unproven:

@@ -263,10 +263,9 @@ def settle_intervention(
             mark_compensated(tx, entry)
         if state == "compensated":
             tell_replayers(tx, entry.entry_id)
+    its = {"intervention_id": intervention_id, "run_id": row["run_id"], "state": "open"}
     tx.execute(
-        update_rows(
-            interventions, intervention_id=intervention_id, run_id=row["run_id"], state="open"
-        ).values(
+        update_rows(interventions, **its).values(
             state="settled",
             outcome=outcome.value,
             actor=actor,

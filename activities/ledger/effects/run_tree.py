@@ -224,7 +224,7 @@ def find_highest(tx: Transaction, run_id: str, entry_id: str, until_ms: int = _L
     at all there is: a clock that was set back would hide what was made before.
     """
     values = tree_values(root_run_id(run_id)) | {"but_entry": entry_id, "until_ms": until_ms}
-    made = tx.values(_KINDS_MADE, **values)
+    made = tx.read_column(_KINDS_MADE, **values)
     return _HIGHEST[0 if not made else 1 if all(made) else 2]
 
 
@@ -425,7 +425,7 @@ def bar_tree(tx: Transaction, run_id: str, step_id: str | None = None) -> None:
     """
     locked = list[str]()
     tree = tree_values(run_id, step_id)
-    while new := sorted({*tx.values(RUNS, **tree)} - {*locked}):
+    while new := sorted({*tx.read_column(RUNS, **tree)} - {*locked}):
         # A child run that is being opened meanwhile holds the lock of its parent.
         for one in new:
             tx.lock_run(one)
@@ -440,7 +440,7 @@ def bar_tree(tx: Transaction, run_id: str, step_id: str | None = None) -> None:
 
 def open_below(tx: Transaction, run_id: str, step_id: str | None = None) -> list[str]:
     """Return the child runs of a run, or of one step of it, that the ledger has as open."""
-    return tx.values(_OPEN_BELOW, **tree_values(run_id, step_id))
+    return tx.read_column(_OPEN_BELOW, **tree_values(run_id, step_id))
 
 
 def bar_step(tx: Transaction, run_id: str, step_id: str) -> None:

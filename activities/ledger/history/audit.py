@@ -62,20 +62,15 @@ def without_forgotten(
 
 def unverified_approvers(events: Sequence[Event]) -> list[str]:
     """Return the names in which calls were approved by decisions that nobody has signed."""
-    return [
-        _voter_name(event["body"])
-        for event in events
-        if (
-            event["type"] == "approval.standing_used"
-            or (event["type"] == "decision.accepted" and event["body"].get("outcome") == "approve")
-        )
-        and not event["body"].get("verified")
-    ]
-
-
-def _voter_name(body: Mapping[str, Any]) -> str:
-    name = body.get("approver") or "nobody"
-    return standing_label(name, body["standing_id"]) if "standing_id" in body else name
+    found = list[str]()
+    for event in events:
+        type_, body = event["type"], event["body"]
+        in_person = type_ == "decision.accepted" and body.get("outcome") == "approve"
+        if (in_person or type_ == "approval.standing_used") and not body.get("verified"):
+            name = body.get("approver") or "nobody"
+            id_ = body.get("standing_id")
+            found.append(name if id_ is None else standing_label(name, id_))
+    return found
 
 
 def verify_run(
@@ -113,14 +108,9 @@ def read_receipt(tx: Transaction, run_id: str) -> dict[str, Any]:
 
 
 def _gather_evidence(tx: Transaction, run_id: str, events: Sequence[Event]) -> dict[str, Any]:
-    found = tx.one(
-        rows_of(
-            runs,
-            *("user_id", "started_by", "start_ms", "start_kid", "start_nonce", "start_signature"),
-            run_id=run_id,
-        )
-    )
-    start = {} if found is None else {name.removeprefix("start_"): found[name] for name in found}
+    columns = ("user_id", "started_by", "start_ms", "start_kid", "start_nonce", "start_signature")
+    found = tx.one(rows_of(runs, *columns, run_id=run_id)) or {}
+    start = {name.removeprefix("start_"): value for name, value in found.items()}
     start |= {"user": start.pop("user_id", ""), "at_ms": start.pop("ms", 0)}
     asked = rows_of(approvals, "approval_id", "assurance", run_id=run_id)
     assurance = {row["approval_id"]: row["assurance"] for row in tx.all(asked)}
@@ -180,11 +170,9 @@ def _find_unproven_halt(tx: Transaction, run_id: str, events: Sequence[Event]) -
         if event["type"] != "approval.consumed" or not body.get("halted_ms"):
             continue
         named = {"approval_id": body["approval_id"], "run_id": run_id}
-        row = tx.one(rows_of(approvals, "tool", "requested_ms", **named))
-        still_ms = 0
+        row, still_ms = tx.one(rows_of(approvals, "tool", "requested_ms", **named)), 0
         if row is not None:
-            whose = (row["tool"], run_id, row["requested_ms"], event["at_ms"])
-            still_ms = stood_still(tx, *whose)
+            still_ms = stood_still(tx, row["tool"], run_id, row["requested_ms"], event["at_ms"])
         if still_ms < body["halted_ms"]:
             reason = f"approval {body['approval_id']} was used after it had expired"
             return Break(event["seq"], f"{reason}: calls were not halted for so long")

@@ -270,7 +270,7 @@ def runs_of(tx: Transaction, run_id: str) -> list[str]:
     """Return the ids of a run and of its child runs, and of theirs, as far as they are recorded."""
     child = runs.c.run_id.startswith(child_run_id(run_id, ""), autoescape=True)
     own = rows_of(runs, "run_id").where((runs.c.run_id == run_id) | child)
-    return tx.values(own.order_by(runs.c.run_id))
+    return tx.read_column(own.order_by(runs.c.run_id))
 
 
 def read_evidence(tx: Transaction, run_id: str) -> Evidence:

@@ -478,7 +478,7 @@ def _audit_runs(ledger: Ledger, scope: StatsScope) -> Invariants:
     still = or_(runs.c.closed_ms.is_(None), runs.c.closed_ms >= scope.since_ms)
     there = rows_of(runs, runs.c.run_id).where(~is_deleted(), still)
     with ledger.transaction(scope.tenant) as tx:
-        found = tx.values(there.order_by(runs.c.run_id))
+        found = tx.read_column(there.order_by(runs.c.run_id))
     broken = []
     for run_id in found:
         with ledger.transaction(scope.tenant) as tx:

@@ -294,7 +294,7 @@ def _find_untold(tx: Transaction, channel: str, rows: Sequence[Mapping[str, Any]
         return set()
     subject, to_whom = notifications.c.subject, {"channel": channel, "kind": Kind.APPROVAL.value}
     waiting = rows_of(notifications, subject, **to_whom, state="pending", attempts=0)
-    untold = set(tx.values(waiting.where(subject.in_(set(mine.values())))))
+    untold = set(tx.read_column(waiting.where(subject.in_(set(mine.values())))))
     return {name for name, about in mine.items() if about in untold}
 
 
@@ -315,7 +315,7 @@ def _find_over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int) 
         mine = {row["notification_id"]: row[about] for row in rows if row["kind"] in kinds}
         if mine:
             wait = rows_of(column.table, column).where(waits)
-            waiting = set(tx.values(wait.where(column.in_(set(mine.values())))))
+            waiting = set(tx.read_column(wait.where(column.in_(set(mine.values())))))
             over |= {name for name, subject in mine.items() if subject not in waiting}
     return over
 

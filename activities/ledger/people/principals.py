@@ -157,7 +157,7 @@ def find_key(tx: Transaction, kid: str) -> Key | None:
 
 def read_principals(tx: Transaction) -> list[Principal]:
     """Return everybody, by name."""
-    names = tx.values(rows_of(principals, "principal").order_by(principals.c.principal))
+    names = tx.read_column(rows_of(principals, "principal").order_by(principals.c.principal))
     return [find_principal(tx, name) for name in names]
 
 

@@ -179,7 +179,7 @@ def is_deleted() -> ColumnElement[bool]:
 
 
 def list_tree(tx: Transaction, root: str) -> list[str]:
-    found = sorted(tx.values(run_tree.RUNS, **run_tree.tree_values(root)))
+    found = sorted(tx.read_column(run_tree.RUNS, **run_tree.tree_values(root)))
     if not found:
         raise RunNotFound(root)
     return found
@@ -222,7 +222,7 @@ def find_due(
 
 def find_going(tx: Transaction) -> list[str]:
     """Return the runs at the top of their trees whose deletion was broken off."""
-    return tx.values(
+    return tx.read_column(
         rows_of(deletions, "run_id", deleted_ms=None)
         .join(runs, ours(runs, run_id=deletions.c.run_id))
         .where(runs.c.parent_run_id.is_(None))
@@ -392,4 +392,4 @@ def _delete_rows_of(table: Table, found: Collection[str]) -> object:
 
 def read_references(tx: Transaction) -> tuple[set[str], int]:
     """Return the digests of all artifacts that a row of the tenant refers to, and the time."""
-    return set(tx.values(rows_of(artifacts, "sha256").distinct())), tx.now_ms
+    return set(tx.read_column(rows_of(artifacts, "sha256").distinct())), tx.now_ms

@@ -309,5 +309,5 @@ def times_stopped(tx: Transaction, run_id: str) -> int:
 def not_closed(tx: Transaction, run_ids: Sequence[str]) -> list[str]:
     """Return those of the runs that the ledger has as open, in the order in which they came."""
     going = rows_of(runs, runs.c.run_id, closed_ms=None).where(runs.c.run_id.in_(run_ids))
-    found = set(tx.values(going))
+    found = set(tx.read_column(going))
     return [run_id for run_id in dict.fromkeys(run_ids) if run_id in found]

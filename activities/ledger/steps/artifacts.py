@@ -74,7 +74,7 @@ def may_read_artifact(tx: Transaction, run_id: str, sha256: str) -> bool:
         roots.add(root)
         opened = tx.opening(root)
         left += [source] if opened and (source := opened.body.get("linked")) else []
-    refer = tx.values(rows_of(artifacts, artifacts.c.run_id, sha256=sha256))
+    refer = tx.read_column(rows_of(artifacts, artifacts.c.run_id, sha256=sha256))
     return not roots.isdisjoint(map(root_run_id, refer))
 
 

@@ -57,7 +57,7 @@ def marked_among(tx: Transaction, run_ids: Collection[str]) -> set[str]:
     marks = rows_of(events, events.c.run_id).where(
         events.c.run_id.in_(run_ids), events.c.type == literal_column(f"'{MARKED}'")
     )
-    return set(tx.values(marks))
+    return set(tx.read_column(marks))
 
 
 def mark_foreign(tx: Transaction, run_id: str, found: Iterable[ForeignContent]) -> None:
