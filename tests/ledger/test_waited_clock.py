@@ -271,3 +271,15 @@ async def test_rows_of_runs_are_locked_in_one_order(scene: Scene) -> None:
     await task
 
     assert len(scene.events(OTHER_RUN, "test.second")) == 1
+
+
+async def test_whoever_waits_for_a_turn_goes_by_the_clock_of_then(scene: Scene) -> None:
+    def take(tx: Transaction) -> int:
+        tx.take_turn("principals")
+        return tx.now_ms
+
+    work = partial(scene.ledger.transact, scene.tenant, take)
+    async with waiting(scene, take, work) as (holder, task):
+        let_go = await clock(holder)
+
+    assert await task >= let_go
