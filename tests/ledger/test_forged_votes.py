@@ -163,6 +163,22 @@ async def test_what_somebody_has_decided_is_not_rewritten(
     assert scene.rows(decisions) == before
 
 
+@pytest.mark.in_turns
+@pytest.mark.parametrize("signed", [None, "", digest({"amount": "1"})], ids=["none", "empty", "1"])
+def test_an_edit_counts_for_the_params_alone_that_were_signed(
+    scene: Scene, key: Ed25519PrivateKey, signed: str | None
+) -> None:
+    params = {"amount": "2"}
+    gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
+    by: dict[str, Any] = {"approver": "ann", "outcome": DecisionOutcome.EDIT, "params": params}
+    proof = signature(scene, key, gated, edited=signed, **by)
+    edited = Edited(params, "sha256:edited", gated.key)
+
+    verdict = scene.decide(gated, **by, signature=proof, edited=edited)
+
+    assert verdict.message == "it is for other edited params"
+
+
 def end_without_yes(scene: Scene, gated: entries.ClaimRequest, how: str) -> str:
     """Have bob reject or edit a request, or nobody answer it, or its run end; returns its state."""
     if how in ("void", "expired"):
