@@ -233,10 +233,9 @@ class TestFailures:
     @pytest.mark.parametrize("mode", ["sync", "async", "exit"])
     async def test_refused_params_are_retried(self, stage: Stage, order_id: str, mode: str) -> None:
         pay = refund_step(order_id, on_failure="pause")
-        pay["params"] = {**pay["params"], "amount": "${input.amount}"}
-        steps, given = (pay, read(order_id)), {"amount": "much"}
+        pay["params"] = {**pay["params"], "amount": "${order.order_id}"}
         async with stage.worker_here(tool_modules=UNGATED):
-            run = await stage.start(plan(*steps, input=given), durability=mode)
+            run = await stage.start(plan(read(order_id), pay), durability=mode)
             view = await run.in_state(RunState.PAUSED_FAILURE)
             for number, wrong in enumerate(({"amount": "1"}, {"order_id": order_id}), 2):
                 again = ResumeRun(actor="olga", params=wrong)

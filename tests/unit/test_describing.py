@@ -226,6 +226,35 @@ def test_a_child_run_of_a_model_is_looked_at() -> None:
     assert problem.where == "steps.0 (s).plan.tools"
 
 
+@pytest.mark.parametrize(
+    ("given", "when", "wrong"),
+    [
+        ({"number": "many"}, None, ["steps.0 (s).params.value.number"]),
+        ({"number": "many"}, "input.number", []),  # the condition may keep it away
+        ({"number": None}, None, []),
+        ({}, None, []),
+        ({"number": 3}, None, []),
+    ],
+)
+def test_what_the_input_says_is_checked_with_the_plan(
+    given: dict[str, Any], when: str | None, wrong: list[str]
+) -> None:
+    params = {"value": {"number": "${input.number}", "holder": "${input.text}"}}
+    step = {"id": "s", "tool": "a.b", "params": params, "when": when}
+    toolbox = Toolbox([taking(Card)])
+
+    def found(plan: dict[str, Any]) -> list[str]:
+        problems = describe_plan(toolbox, Plan.model_validate(plan)).problems
+        return [problem.where for problem in problems]
+
+    assert found({"input": {**given, "text": "any"}, "steps": [step]}) == wrong
+    # What a plan hands on to a plan of its own is its input, too.
+    handed = {"number": "${input.number}", "text": "${input.text}"}
+    child = {"id": "c", "plan": {"steps": [step]}, "params": handed}
+    inside = [f"steps.0 (c).plan.{where}" for where in wrong]
+    assert found({"input": {**given, "text": "any"}, "steps": [child]}) == inside
+
+
 class Colour(StrEnum):
     RED = "red"
     BLUE = "blue"
