@@ -17,14 +17,7 @@ from surehand.workflows.canonical_json import LOST_DIGITS, NotCanonical, digest,
 from surehand.workflows.contracts.tools import Effect, ToolsDescribed, ToolSpec
 from surehand.workflows.plain_text import reason_of, suggest_name, unknown_tool
 from surehand.workflows.plan.plan import Plan, Step, overgrown
-from surehand.workflows.plan.references import (
-    INPUT,
-    REFERENCE,
-    PlanError,
-    ReferenceUnresolved,
-    look_up,
-    references,
-)
+from surehand.workflows.plan.references import PlanError, fill_input_in, references
 
 #: The place of an error, as pydantic has it.
 _Loc = tuple[int | str, ...]
@@ -102,7 +95,7 @@ def _describe_steps(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
         if step.wait is not None:
             continue
         if step.plan is not None:
-            given = {**step.plan.input, **_fill_input_in(step.params, plan.input)}
+            given = {**step.plan.input, **fill_input_in(step.params, plan.input)}
             child = step.plan.model_copy(update={"input": given})
             described = _describe_steps(toolbox, child)
             problems += [
@@ -129,7 +122,7 @@ def _describe_steps(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
             else:
                 specs[instead.name] = instead.spec()
         if step.when is None:  # otherwise its condition may be there to keep such input away
-            step = step.model_copy(update={"params": _fill_input_in(step.params, plan.input)})
+            step = step.model_copy(update={"params": fill_input_in(step.params, plan.input)})
         problems += [
             PlanError(where=f"{where}.params{path}", reason=reason)
             for path, reason in literal_problems(tool, step)
@@ -139,25 +132,6 @@ def _describe_steps(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
             for reason in expressions.problems(plan.approvals(step), tool.params_model)
         ]
     return ToolsDescribed(tools=specs, problems=problems)
-
-
-def _fill_input_in(params: Any, given: dict[str, Any]) -> Any:
-    """Return params with the values of the run's input for what are references to it alone.
-
-    Where the input has no value, or none yet, the reference stays.
-    """
-    if isinstance(params, dict):
-        return {key: _fill_input_in(item, given) for key, item in params.items()}
-    if isinstance(params, list):
-        return [_fill_input_in(item, given) for item in params]
-    whole = REFERENCE.fullmatch(params) if isinstance(params, str) else None
-    if whole is None or not whole[1].startswith(f"{INPUT}."):
-        return params
-    try:
-        found = look_up(whole[1], {INPUT: given})
-    except ReferenceUnresolved:
-        return params
-    return params if found is None else found
 
 
 def literal_problems(tool: Tool, step: Step) -> list[tuple[str, str]]:

@@ -52,6 +52,25 @@ def resolve(value: Any, facts: Mapping[str, Any]) -> Any:
     )
 
 
+def fill_input_in(params: Any, given: Mapping[str, Any]) -> Any:
+    """Return params with what the run's input says in the place of references to it alone.
+
+    A reference to what it does not say, or not yet (null), stays.
+    """
+
+    def filled(text: str) -> Any:
+        whole = REFERENCE.fullmatch(text)
+        if whole is None or not whole[1].startswith(f"{INPUT}."):
+            return text
+        try:
+            found = look_up(whole[1], {INPUT: given})
+        except ReferenceUnresolved:
+            return text
+        return text if found is None else found
+
+    return _map_texts(params, filled)
+
+
 def literal(value: Any) -> Any:
     """Return what ``resolve`` takes for this very value, whatever stands in its texts."""
     return _map_texts(value, lambda text: text.replace("${", _LITERAL))
