@@ -45,7 +45,7 @@ LOCK = $(UV) --no-config pip compile --universal --python-version 3.11 \
 	--generate-hashes --no-annotate --custom-compile-command "make lock" --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo drill-full bench proof test test-all test-full test-both test-exhaustive test-properties test-cluster check \
+.PHONY: help venv demo drill-full bench proof test test-all test-full test-exhaustive test-properties test-cluster check \
 	format reference screenshots docs dev worker lock check-compose check-kubernetes dist sbom audit clean
 
 help: ## List the targets
@@ -95,13 +95,10 @@ proof: venv ## Run what proves the requirements that others wrote, and write doc
 test: venv ## Run what needs no server, and for each guarantee a real kill; under four minutes
 	@$(TESTS) -m "not full" $(PYTEST_ARGS)
 
-test-all: test-both test-exhaustive test-properties test-cluster ## Run every test; needs PostgreSQL, Chromium and Go; about an hour
+test-all: test test-full test-exhaustive test-properties test-cluster ## Run every test; needs PostgreSQL, Chromium and Go; about an hour
 
 test-full: venv ## Run what `make test` leaves out: PostgreSQL, whole runs, browser, drill
 	@$(TESTS) -m "full and not property and not cluster and not exhaustive" $(PYTEST_ARGS)
-
-test-both: venv ## Run both at once, as CI does: each process loads all tests once
-	@$(TESTS) -m "not property and not cluster and not exhaustive" $(PYTEST_ARGS)
 
 test-exhaustive: venv ## Play what `make test-full` leaves out of large tables and of benchmarks; not in CI
 	@$(TESTS) -m exhaustive $(PYTEST_ARGS)
