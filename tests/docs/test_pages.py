@@ -233,7 +233,7 @@ ROOMS: Final = (
 )
 #: What a programmer knows, or the command line has as a verb.
 _KNOWN: Final = """
-activity ai app base benchmark canonical change child children cipher cli client clock completion
+activity ai app base benchmark canonical change child children cipher cli client clock
 connect connection context core data deletion demo describe dev display doctor engine env
 environment exit file harness health history identity json key langchain langgraph lifecycle loop
 maintenance mcp migrate migration model name oidc openai option page people plain plugin prepare
