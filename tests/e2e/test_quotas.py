@@ -24,11 +24,11 @@ from surehand.activities.ledger.core.tables import quota_usage
 from surehand.client.connection import every_event
 from surehand.process.exits import StartNotTaken
 from surehand.worker import workflow_runner
+from surehand.workflows.contracts import base
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import OpenRun
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.ports import OPEN_RUN
-from surehand.workflows.run import run_core
 from surehand.workflows.run.agent_run import AgentRun
 from tests.e2e.executions import executions
 from tests.e2e.plans import mail_step, plan
@@ -289,7 +289,7 @@ async def test_waiting_for_a_quota_takes_no_time_of_a_step(
     stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SHORTEST_LOOK", "LONGEST_LOOK"):
-        monkeypatch.setattr(run_core, name, timedelta(milliseconds=5))
+        monkeypatch.setattr(base, name, timedelta(milliseconds=5))
     limited(stage, effects_per_hour=0)
     async with stage.worker_here():
         run = await stage.start(plan(mail_step(order_id, "one", time_limit="1s")))

@@ -234,11 +234,12 @@ async def test_params_that_the_schema_does_not_have_reach_no_server(
 ) -> None:
     await mcp_shop.pin(create_refund=REFUND)
     async with stage.worker_here(**settings(mcp_shop)):
-        # By a reference, so that it is only known at the call.
+        # By a reference and behind a condition, so that nobody looks before the call.
         steps = [
             {
                 "id": "it",
                 "tool": "shop.create_refund",
+                "when": "input.o == 'o-1'",
                 "params": {**params, "order_id": "${input.o}"},
             }
         ]
