@@ -19,7 +19,7 @@ ROUND ?=
 # ones. `make test-properties PROPERTY_EXAMPLES=5000`.
 PROPERTY_EXAMPLES ?=
 # Test processes; more than the two cores this is planned for, because most tests wait for servers.
-TEST_PROCESSES ?= 4
+TEST_PROCESSES ?= 3
 
 # The same for what builds the pages of docs/, for what looks at the image's packages, and for these.
 DOCS_VENV ?= .venv-docs
