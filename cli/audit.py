@@ -27,7 +27,7 @@ from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.runs.deletion import Deletion, read_deletion
 from surehand.cli import options
 from surehand.cli.options import Caller, flag, ledger_of, option, read_settings
-from surehand.cli.printer import Lines, Reply, Shape, Styled, counted
+from surehand.cli.printer import Lines, Reply, Shape, Styled
 from surehand.client.connection import Connection, every_event
 from surehand.client.messages import public_jwk, read_key, sign
 from surehand.process.exits import ExitCode, NotReachable, OutputLost, SurehandError, WrongUse
@@ -45,6 +45,7 @@ from surehand.verify import (
 from surehand.workflows.contracts.approvals import ReceiptClaims, audience
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.payload_codec import NotDecrypted
+from surehand.workflows.plain_text import counted
 
 
 def sign_receipt(settings: ClientSettings, receipt: Mapping[str, Any]) -> str:

@@ -34,14 +34,14 @@ from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.settings import Settings, judge_settings, missing_settings
 from surehand.cli import options
 from surehand.cli.options import Caller, ledger_of, read_settings, read_toolbox
-from surehand.cli.printer import Lines, Reply, Shape, Table, counted
+from surehand.cli.printer import Lines, Reply, Shape, Table
 from surehand.cli.tools import warnings_of
 from surehand.client.connection import PING_LIMIT, Connection, Polling
 from surehand.process.connect import EMBEDDED, find_target
 from surehand.process.exits import ExitCode, SurehandError
 from surehand.process.program import command, module
 from surehand.process.settings import PREFIX, Sources, read_sources
-from surehand.workflows.plain_text import plain
+from surehand.workflows.plain_text import counted, plain
 from surehand.workflows.ports import IS_RUN, SEARCH_ATTRIBUTES
 
 

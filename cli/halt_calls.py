@@ -36,13 +36,13 @@ from surehand.activities.worker.settings import Settings
 from surehand.cli import options
 from surehand.cli.options import Caller, argument, flag, ledger_of, option, read_settings
 from surehand.cli.people import read_small
-from surehand.cli.printer import Lines, Reply, Shape, Table, counted, shown_time, time_of
+from surehand.cli.printer import Lines, Reply, Shape, Table, shown_time, time_of
 from surehand.cli.tools import named_tools
 from surehand.client.messages import compose_lift
 from surehand.process.exits import NotFound, SurehandError, WrongUse
 from surehand.process.program import command
 from surehand.workflows.contracts.approvals import Assurance, Decision
-from surehand.workflows.plain_text import suggest_name
+from surehand.workflows.plain_text import counted, suggest_name
 
 #: Seconds between two looks at what was under way.
 _PAUSE = 0.5

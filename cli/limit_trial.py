@@ -20,10 +20,11 @@ from surehand.activities.limits_file import Limit, group_values, read_limits
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.cli import options
 from surehand.cli.options import argument, duration_option, ledger_of, read_settings, read_toolbox
-from surehand.cli.printer import Reply, Shape, Table, counted, time_of
+from surehand.cli.printer import Reply, Shape, Table, time_of
 from surehand.process.exits import WrongUse
 from surehand.workflows.canonical_json import canonical_json
 from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.plain_text import counted
 
 _MS: Final = timedelta(milliseconds=1)
 #: Calls that are named for each limit, newest last.

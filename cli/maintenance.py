@@ -34,7 +34,7 @@ from surehand.cli.options import (
     read_settings,
     read_toolbox,
 )
-from surehand.cli.printer import Lines, Reply, Shape, Styled, Table, counted, shown_time, time_of
+from surehand.cli.printer import Lines, Reply, Shape, Styled, Table, shown_time, time_of
 from surehand.client.connection import Connection
 from surehand.process.exits import ExitCode, NotReachable, WrongUse
 from surehand.process.program import command
@@ -42,6 +42,7 @@ from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.effects import Reconciled, ReconcileLedger, UnwindRun
 from surehand.workflows.identity import tenant_of_run, tenant_problem, upkeep_id
 from surehand.workflows.names import RECONCILE
+from surehand.workflows.plain_text import counted
 from surehand.workflows.ports import LONGEST_RECONCILE
 
 

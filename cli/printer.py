@@ -33,11 +33,6 @@ def compact(value: Any, longest: int | None = None) -> str:
     return plain(json.dumps(value, ensure_ascii=False, default=str), longest)
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 case``, ``2 cases``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def time_of(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 

@@ -28,9 +28,10 @@ from surehand.cli.options import (
     read_settings,
     translated,
 )
-from surehand.cli.printer import Lines, Reply, Shape, counted
+from surehand.cli.printer import Lines, Reply, Shape
 from surehand.process.exits import ExitCode, NotReachable, WrongUse
 from surehand.process.settings import ClientSettings
+from surehand.workflows.plain_text import counted
 
 
 class RetentionReport(Shape):

@@ -20,7 +20,7 @@ from temporalio.service import RPCError
 from surehand.cli import options
 from surehand.cli.approvals import approval_lines, find_shown, recorded_view
 from surehand.cli.options import Caller, argument, flag, option
-from surehand.cli.printer import Printer, Reply, Shape, Styled, counted, shown_time, table_or
+from surehand.cli.printer import Printer, Reply, Shape, Styled, shown_time, table_or
 from surehand.cli.render import headline, open_items, open_lines, result_lines, view_lines
 from surehand.cli.tools import refuse_unfit
 from surehand.client import outcome
@@ -42,6 +42,7 @@ from surehand.workflows.contracts.base import (
 )
 from surehand.workflows.contracts.runs import Linked, RunView, is_cut
 from surehand.workflows.names import MODEL_RUN, WORKFLOW
+from surehand.workflows.plain_text import counted
 from surehand.workflows.plan.plan import ITERATION, Durability, Plan
 from surehand.workflows.plan.references import ancestors
 

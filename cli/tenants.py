@@ -19,12 +19,13 @@ from surehand.activities.run_keys import unwrap, wrap
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
 from surehand.cli.options import Caller, administration, argument, ledger_of, option, read_settings
-from surehand.cli.printer import Reply, Shape, Styled, Table, counted, shown_time, table_or, time_of
+from surehand.cli.printer import Reply, Shape, Styled, Table, shown_time, table_or, time_of
 from surehand.process.ciphers import KeyRing, add_to_file, new_key, read_key_ring
 from surehand.process.exits import NotReachable, WrongUse
 from surehand.process.settings import KEYS, PREFIX, Cells, read_cells, routed
 from surehand.workflows.contracts.base import Quota
 from surehand.workflows.payload_codec import KeyUnavailable
+from surehand.workflows.plain_text import counted
 
 
 class TenantShown(Shape):

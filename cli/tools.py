@@ -10,14 +10,14 @@ from pydantic import JsonValue
 
 from surehand.cli import options
 from surehand.cli.options import Caller, argument
-from surehand.cli.printer import Reply, Shape, Table, counted, table_or
+from surehand.cli.printer import Reply, Shape, Table, table_or
 from surehand.client.plan_file import load_plan
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
 from surehand.process.program import command
 from surehand.process.settings import NotLoaded, load_named
 from surehand.workflows.contracts.tools import ToolDefinition, ToolSpec
 from surehand.workflows.names import MODEL_RUN
-from surehand.workflows.plain_text import plain_line, suggest_name
+from surehand.workflows.plain_text import counted, plain_line, suggest_name
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.references import PlanError
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.cli.printer import Lines, Shape, Styled, Table, compact, counted
+from surehand.cli.printer import Lines, Shape, Styled, Table, compact
 from surehand.drill import report
 from surehand.drill.bare_agent import (
     ADOPTED,
@@ -43,6 +43,7 @@ from surehand.process.children import Child, fork_server, python
 from surehand.process.exits import WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.tools import MODEL, Effect
+from surehand.workflows.plain_text import counted
 
 #: Seconds that an agent may take by itself, for one attempt.
 LIMIT_S: Final = 120.0

@@ -11,7 +11,6 @@ from typing import Any, Final
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.history import reads
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.cli.printer import counted
 from surehand.drill.report import (
     CellOutcome,
     DrillCell,
@@ -27,6 +26,7 @@ from surehand.workflows.contracts.effects import Unwound
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.tools import MODEL, Effect, ToolSpec
 from surehand.workflows.identity import child_run_id, params_hash
+from surehand.workflows.plain_text import counted
 from surehand.workflows.plan.plan import ITERATION, Step
 
 #: Shorter fresh values are not looked for in a snapshot: they would be found by chance.

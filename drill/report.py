@@ -12,8 +12,9 @@ from typing import Final
 from rich.console import Console
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.cli.printer import Lines, Printer, Shape, Styled, Table, counted
+from surehand.cli.printer import Lines, Printer, Shape, Styled, Table
 from surehand.workflows.contracts.tools import Effect, Recovery
+from surehand.workflows.plain_text import counted
 
 
 class ForcedWait(StrEnum):

@@ -106,13 +106,13 @@ _REASONS: Final = {type_: text for text, types in _TOLD_ALIKE for type_ in types
 #: As pydantic writes a duration in whole seconds.
 _TIME: Final = re.compile(r"datetime\.timedelta\((?:seconds=)?(\d+)\)")
 _COUNTED: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
-    "too_short": lambda c: f"must have at least {_count_of(c['min_length'], 'entry', 'entries')}",
-    "too_long": lambda c: f"must have at most {_count_of(c['max_length'], 'entry', 'entries')}",
-    "string_too_short": lambda c: f"must have at least {_count_of(c['min_length'], 'character')}",
-    "string_too_long": lambda c: f"must have at most {_count_of(c['max_length'], 'character')}",
+    "too_short": lambda c: f"must have at least {counted(c['min_length'], 'entry', 'entries')}",
+    "too_long": lambda c: f"must have at most {counted(c['max_length'], 'entry', 'entries')}",
+    "string_too_short": lambda c: f"must have at least {counted(c['min_length'], 'character')}",
+    "string_too_long": lambda c: f"must have at most {counted(c['max_length'], 'character')}",
     "string_pattern_mismatch": lambda c: f"must be {_describe_form(c['pattern'])}",
     "decimal_max_places": lambda c: (
-        f"must have at most {_count_of(c['decimal_places'], 'decimal place')}"
+        f"must have at most {counted(c['decimal_places'], 'decimal place')}"
     ),
     "greater_than_equal": lambda c: _TIME.sub(r"\1 s", f"must be at least {c['ge']}"),
     "literal_error": lambda c: f"must be {c['expected']}",
@@ -122,7 +122,8 @@ _COUNTED: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
 }
 
 
-def _count_of(number: int, one: str, many: str | None = None) -> str:
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return a number with its noun: ``1 case``, ``2 cases``."""
     return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 

@@ -29,10 +29,7 @@ from sqlalchemy import (
     select,
 )
 
-from surehand.activities.ledger.core.statements import (
-    PreparedStatement,
-    rows_of,
-)
+from surehand.activities.ledger.core.statements import PreparedStatement, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import (
     WITHOUT_OUTCOME,

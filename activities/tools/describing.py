@@ -72,7 +72,12 @@ def _find_listed(toolbox: Toolbox, listed: Sequence[str]) -> tuple[set[str], lis
     return _match_tools(listed, names, undoing), problems
 
 
-def _describe_steps(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
+def _describe_steps(toolbox: Toolbox, plan: Plan, *, surely: bool = True) -> ToolsDescribed:
+    """Return the specs and problems of a plan's steps.
+
+    What the input puts into params counts only if the plan runs ``surely`` and its step has no
+    condition: that may be there to keep such input away.
+    """
     try:
         written = plan.model_dump(mode="json")
         digest(written)
@@ -94,10 +99,10 @@ def _describe_steps(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
             problems.append(PlanError(where=f"{where}.when", reason=wrong))
         if step.wait is not None:
             continue
+        sure = surely and step.when is None
+        params = fill_input_in(step.params, plan.input) if sure else step.params
         if step.plan is not None:
-            given = {**step.plan.input, **fill_input_in(step.params, plan.input)}
-            child = step.plan.model_copy(update={"input": given})
-            described = _describe_steps(toolbox, child)
+            described = _describe_steps(toolbox, step.plan.with_input(params), surely=sure)
             problems += [
                 PlanError(where=f"{where}.plan.{problem.where}", reason=problem.reason)
                 for problem in described.problems
@@ -121,11 +126,10 @@ def _describe_steps(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
                 problems.append(PlanError(where=f"{where}.fallback.tool", reason=reason))
             else:
                 specs[instead.name] = instead.spec()
-        if step.when is None:  # otherwise its condition may be there to keep such input away
-            step = step.model_copy(update={"params": fill_input_in(step.params, plan.input)})
+        filled = step.model_copy(update={"params": params})
         problems += [
             PlanError(where=f"{where}.params{path}", reason=reason)
-            for path, reason in literal_problems(tool, step)
+            for path, reason in literal_problems(tool, filled)
         ]
         problems += [
             PlanError(where=f"{where}.approval", reason=reason)

@@ -253,6 +253,10 @@ def test_what_the_input_says_is_checked_with_the_plan(
     child = {"id": "c", "plan": {"steps": [step]}, "params": handed}
     inside = [f"steps.0 (c).plan.{where}" for where in wrong]
     assert found({"input": {**given, "text": "any"}, "steps": [child]}) == inside
+    own = {"input": {**given, "text": "any"}, "steps": [step]}
+    assert found({"input": {"text": "any"}, "steps": [{"id": "c", "plan": own}]}) == inside
+    guarded = {"id": "c", "plan": own, "when": "input.text"}
+    assert found({"input": {"text": "any"}, "steps": [guarded]}) == []
 
 
 class Colour(StrEnum):

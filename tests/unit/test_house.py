@@ -23,7 +23,7 @@ PARTICIPLES: Final = {
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
     "modules": 187,
-    "lines": 63_856,
+    "lines": 63_855,
     "one-word functions, per mille": 300,
     "participles, per mille": 40,
     "class names defined twice": 7,

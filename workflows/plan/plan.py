@@ -334,6 +334,10 @@ class Plan(WrittenByPeople):
         # Looked for once: pydantic asks again, and twice, for each message that a plan is put into.
         return references.incoherences(self.outlines())
 
+    def with_input(self, given: Mapping[str, Any]) -> Plan:
+        """Return the same plan with more in its input, as a child run is given it."""
+        return self.model_copy(update={"input": {**self.input, **given}})
+
     def outlines(self) -> list[references.Outline]:
         """Return each step as far as its place in the plan goes."""
         return [outline_of(dict(step), dict(self.defaults)) for step in self.steps]

@@ -383,10 +383,9 @@ class StepRunner(RunPart):
         """Run a nested plan in a child run; the outputs of its steps are this one's."""
         data = self._data
         data.saga.register(step.id)
-        started = plan.model_copy(update={"input": {**plan.input, **params}})
         room = room_of_child(data.request.plan, data.request.room, self._count_items(step))
         try:
-            result = await self._children.run_child(step.id, started, room)
+            result = await self._children.run_child(step.id, plan.with_input(params), room)
         except run_records.StepFailed:
             # It has undone what it had done, or says what it could not.
             data.saga.drop(step.id)

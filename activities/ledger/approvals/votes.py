@@ -16,11 +16,7 @@ from surehand.activities.ledger.approvals.standing import (
     standing_of_tool,
     why_worthless,
 )
-from surehand.activities.ledger.core.statements import (
-    PreparedStatement,
-    rows_of,
-    update_rows,
-)
+from surehand.activities.ledger.core.statements import PreparedStatement, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions, standing_uses
 from surehand.activities.ledger.people import principals, starts
@@ -235,7 +231,6 @@ def votes_now(
     the request.
     """
     rows = [row for row in accepted if row["outcome"] == DecisionOutcome.APPROVE]
-    roles = {row["approver"]: principals.find_principal(tx, row["approver"]).roles for row in rows}
     given = [row["standing_id"] for row in rows if row["standing_id"] is not None]
     standing_now = {}
     if in_advance is not None:
@@ -254,7 +249,8 @@ def votes_now(
         return why_unproven(tx, row, assurance) is None
 
     def vote_of(row: Mapping[str, Any]) -> Vote:
-        vote = Vote(row["approver"], roles[row["approver"]], row["standing_id"])
+        roles = principals.find_principal(tx, row["approver"]).roles
+        vote = Vote(row["approver"], roles, row["standing_id"])
         name = None if call is None else row["deputy_for"]
         if name is None or name not in principals.find_represented(tx, row["approver"], call):
             return vote
@@ -299,13 +295,13 @@ def apply_standing(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> b
         return False
     waiting = standing_of_tool(tx, row["tool"])
     asked_by = find_requesters(tx, row, needs.requirements)
-    roles = {one.granter: principals.find_principal(tx, one.granter).roles for one in waiting}
     votes: list[Vote] = []
     verified, foreign = True, bool(foreign_content(tx, row["run_id"]))
     for standing in waiting:
         if not standing.is_for(foreign=foreign):
             continue
-        vote = Vote(standing.granter, roles[standing.granter], standing.standing_id)
+        roles = principals.find_principal(tx, standing.granter).roles
+        vote = Vote(standing.granter, roles, standing.standing_id)
         if not vote_helps(needs.requirements, votes, vote, asked_by):
             continue
         found = covers(standing.scope)

@@ -74,7 +74,7 @@ _Queue = deque[asyncio.Future[None]]
 
 
 async def _wait_in(queue: _Queue, leave: Callable[[], None]) -> None:
-    """Wait to be called; whoever goes away just then leaves what it was called for."""
+    """Wait to be called; if we are cancelled right after that, ``leave`` gives back what we got."""
     called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     queue.append(called)
     try:

@@ -230,7 +230,7 @@ class Transaction:
         lock_name(self.connection, self._name_of("resource", resource))
 
     def take_turn(self, kind: str, *names: str) -> None:
-        """Let what is done under a name of the tenant's follow one another; read the clock then."""
+        """Wait until nobody else holds this lock of the tenant's, then read the clock."""
         self.now_ms = max(self.now_ms, lock_name(self.connection, self._name_of(kind, *names)))
 
     def _locks_of_call(

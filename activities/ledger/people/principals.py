@@ -71,7 +71,7 @@ class Key:
 
 
 def add_principal(tx: Transaction, name: str, actor: str) -> None:
-    _take_turn(tx)
+    tx.take_turn("principals")
     if has_principal(tx, name):
         raise PrincipalError(f"there is a principal {name!r} already: use `principal grant`")
     tx.insert_row(principals, principal=name, added_ms=tx.now_ms)
@@ -182,17 +182,12 @@ def find_lacking(tx: Transaction, user: str, permissions: Collection[str]) -> st
     return min(set(permissions) - find_principal(tx, user).permissions, default=None)
 
 
-def _take_turn(tx: Transaction) -> None:
-    """Let a tenant's changes follow one another: each sees what the last has left, and its time."""
-    tx.take_turn("principals")
-
-
 def has_principal(tx: Transaction, name: str) -> bool:
     return tx.has(rows_of(principals, "principal", principal=name))
 
 
 def _require_principal(tx: Transaction, name: str) -> None:
-    _take_turn(tx)
+    tx.take_turn("principals")
     if not has_principal(tx, name):
         raise PrincipalError(f"there is no principal {name!r}: `principal add` makes one")
 
@@ -262,7 +257,7 @@ def name_deputy(
 
 def revoke_deputy(tx: Transaction, deputy_id: str, actor: str) -> tuple[Deputy, bool]:
     """Let a deputy's votes count no more; returns it, and whether that changed anything."""
-    _take_turn(tx)
+    tx.take_turn("principals")
     row = tx.one(rows_of(deputies, deputy_id=deputy_id))
     if row is None:
         raise PrincipalError(f"there is no deputy {deputy_id!r}")

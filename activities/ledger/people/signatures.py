@@ -55,7 +55,7 @@ def find_mismatch(
 
 
 def find_difference(bound: Mapping[str, tuple[object, object]]) -> str | None:
-    """Return what else a signature is for; ``bound`` has by that what is signed and what is so."""
+    """Return why a signature does not fit; ``bound``: what is signed and what is so, by reason."""
     differs = (what for what, (signed, sent) in bound.items() if signed != sent)
     return next((f"the signature is for {what}" for what in differs), None)
 
